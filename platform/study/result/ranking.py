@@ -271,23 +271,37 @@ def winner(measurements: Iterable[Measurement]) -> Measurement | None:
     return None if best is None else best.main_run
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Spread:
+    """How far logarithms of paired runs' ratios lie from their mean."""
+
+    deviation: float
+    """Standard deviation of one pair."""
+    degrees: int
+    """Degrees of freedom of `deviation`."""
+
+
 def comparisons(order: Sequence[PointRuns]) -> list[Comparison]:
     """Compares the best point of a ranking with the next best one and with all that were run again, the next best
-    first.
+    first. Two pairs of runs hardly know their own spread, so theirs is pooled with that of the other comparisons.
     """
-    return [compared(order[0], other) for place, other in enumerate(order) if place == 1 or (place and other.runs)]
+    others = [other for place, other in enumerate(order) if place == 1 or (place and other.runs)]
+    pooled = _pooled([_pair_logs(order[0], other) for other in others])
+    return [compared(order[0], other, of_two=pooled) for other in others]
 
 
-def compared(best: PointRuns, other: PointRuns) -> Comparison:
-    """Compares one point with another; not resolved where there are fewer than two pairs of runs.
+def compared(best: PointRuns, other: PointRuns, *, of_two: Spread | None = None) -> Comparison:
+    """Compares one point with another; not resolved where there are fewer than two pairs of runs. The spread `of_two`
+    is that of two pairs, None for their own.
 
     Runs with the same number form a pair, since they follow each other in time.
     """
-    best_by, other_by = ({run.repeat: speed_of(run) for run in point.runs} for point in (best, other))
-    shared = sorted(best_by.keys() & other_by.keys())
-    pairs = [(best_by[number], other_by[number]) for number in shared]
-    logs = [math.log(fast / slow) for fast, slow in pairs if min(fast, slow) > 0]
-    low, high = (math.exp(end) for end in interval(logs))
+    logs = _pair_logs(best, other)
+    spread = of_two if of_two and len(logs) == 2 else _pooled([logs])
+    low, high = 0.0, math.inf
+    if spread is not None:
+        mean, half = statistics.fmean(logs), t_quantile(spread.degrees) * spread.deviation / math.sqrt(len(logs))
+        low, high = math.exp(mean - half), math.exp(mean + half)
     if low > 1:
         resolution: Resolution = "faster"
     else:
@@ -300,15 +314,36 @@ def compared(best: PointRuns, other: PointRuns) -> Comparison:
         low=low,
         high=high,
         resolution=resolution,
-        runs_to_resolve=_runs_to_resolve(logs) if len(logs) > 1 else None,
+        runs_to_resolve=_runs_to_resolve(logs, spread) if spread else None,
     )
 
 
-def _runs_to_resolve(logs: Sequence[float]) -> int:
+def _pair_logs(best: PointRuns, other: PointRuns) -> list[float]:
+    """Returns the logarithms of the ratios of the runs that both points have."""
+    best_by, other_by = ({run.repeat: speed_of(run) for run in point.runs} for point in (best, other))
+    pairs = [(best_by[number], other_by[number]) for number in sorted(best_by.keys() & other_by.keys())]
+    return [math.log(fast / slow) for fast, slow in pairs if min(fast, slow) > 0]
+
+
+def _pooled(groups: Iterable[Sequence[float]]) -> Spread | None:
+    """Returns the spread of values within groups, taken to be the same in each (the pooled variance); None where no
+    group has two.
+    """
+    groups = [group for group in groups if len(group) > 1]
+    degrees = sum(len(group) - 1 for group in groups)
+    if not degrees:
+        return None
+    squares = sum(statistics.variance(group) * (len(group) - 1) for group in groups)
+    return Spread(deviation=math.sqrt(squares / degrees), degrees=degrees)
+
+
+def _runs_to_resolve(logs: Sequence[float], spread: Spread) -> int:
     """Returns the number of pairs like these after which half of the interval of their mean is below the mean, or
     narrow enough for a tie; `MOST_RUNS` + 1 where that is not enough.
     """
     enough = max(abs(statistics.fmean(logs)), TIE_WIDTH / 2)
-    deviation = statistics.stdev(logs)
-    numbers = range(2, MOST_RUNS + 1)
-    return next((n for n in numbers if t_quantile(n - 1) * deviation / math.sqrt(n) < enough), MOST_RUNS + 1)
+    elsewhere = spread.degrees - (len(logs) - 1)
+    for number in range(2, MOST_RUNS + 1):
+        if t_quantile(number - 1 + elsewhere) * spread.deviation / math.sqrt(number) < enough:
+            return number
+    return MOST_RUNS + 1

@@ -9,6 +9,7 @@ from tests.samples import layout, measurement
 from trainers.records.measurement import Measurement, Outcome
 
 ONE, TWO, THREE = layout(), layout(checkpointing="full"), layout(zero_stage=2)
+SPEEDS = ((ONE, 1.0), (TWO, 0.98), (THREE, 0.9))
 
 
 def run(on: object, speed: float, repeat: int, **fields: object) -> Measurement:
@@ -108,6 +109,32 @@ def test_runs_are_compared_in_pairs_so_that_drift_falls_on_both() -> None:
     drift = (1000, 900, 800)
     (compared,) = comparisons(ranked([*runs(ONE, 1000, *drift), *runs(TWO, 990, *(speed / 1.02 for speed in drift))]))
     assert compared.resolution == "faster" and compared.ratio == pytest.approx(1.02)
+
+
+def test_two_pairs_have_the_spread_of_all_pairs() -> None:
+    """Compares with a layout that is 17 and 24 % slower in its two runs: alone an interval of two pairs holds nearly
+    all, since it has one degree of freedom.
+    """
+    leader, near = runs(ONE, 1000, 1000, 1010, 990, 1000, 1005), runs(TWO, 990, 960, 985, 955, 972, 970)
+    slow = runs(THREE, 800, 830, 768)
+    assert comparisons(ranked([*leader, *slow]))[0].resolution == "not resolved"
+    compared = comparisons(ranked([*leader, *near, *slow]))
+    assert [(pair.other.layout, pair.num_pairs, pair.resolution) for pair in compared] == [
+        (TWO, 5, "faster"),
+        (THREE, 2, "faster"),
+    ]
+
+
+@pytest.mark.parametrize("spread", [0.003, 0.03])
+def test_an_interval_of_two_pairs_holds_the_ratio_as_often_as_it_says(spread: float) -> None:
+    """Plays studies of three layouts, of which the third runs twice, and counts whose interval holds 0.9."""
+    draw, held, plays = random.Random(5), 0, 400
+    for _ in range(plays):
+        speeds = {on: [1000 * factor * draw.lognormvariate(0, spread) for _ in range(6)] for on, factor in SPEEDS}
+        measured = [*runs(ONE, *speeds[ONE]), *runs(TWO, *speeds[TWO]), *runs(THREE, *speeds[THREE][:3])]
+        ranking = sorted(points(measured), key=lambda point: (ONE, TWO, THREE).index(point.main_run.layout))
+        held += comparisons(ranking)[1].low <= 1 / 0.9 <= comparisons(ranking)[1].high
+    assert 0.92 <= held / plays <= 0.98
 
 
 def test_points_without_two_pairs_are_not_resolved() -> None:
