@@ -21,13 +21,10 @@ PORT ?= 5000
 TESTS ?=
 # Tests run in two processes: one of them runs all that start Ray (see conftest.py).
 PYTEST = $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
-# Another version of torch for the mesh contract, in an environment of its own: make test-torch TORCH=2.11.0
-TORCH ?= 2.11.0
-TORCH_VENV := .venv-torch-$(TORCH)
-MESH_TESTS := $(addprefix tests/contract/,test_mesh.py test_pipeline.py test_torch_traps.py)
+GPU_VERSIONS := .venv-gpu-versions
 QUICK := not (contract or heavy or mirror or ray or search or slow)
 
-.PHONY: help setup search mlflow test test-quick test-faults test-torch check format docs package clean
+.PHONY: help setup search mlflow test test-quick test-faults test-gpu-versions check format docs package clean
 
 help: ## what there is
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -56,12 +53,13 @@ test-quick: $(STAMP) ## what needs no Ray, no training processes, no MLflow and 
 test-faults: $(STAMP) ## what goes wrong, each for real: the heaviest tests too
 	$(BIN)/python -m pytest -m '' tests/faults
 
-test-torch: ## the mesh contract on another torch, the index's own build of it: TORCH=2.11.0
-	test -x $(TORCH_VENV)/bin/python || $(PYTHON) -m venv $(TORCH_VENV)
-	grep -vE '^(torch|setuptools)==' constraints.txt > $(TORCH_VENV)/constraints.txt
-	$(TORCH_VENV)/bin/python -m pip --disable-pip-version-check install --quiet -c $(TORCH_VENV)/constraints.txt \
-		torch==$(TORCH) transformers numpy psutil pyarrow pytest pytest-timeout pytest-xdist
-	$(TORCH_VENV)/bin/python -m pytest -m '' $(MESH_TESTS)
+test-gpu-versions: ## tests/contract on the torch and transformers of the GPU figures, without GPUs
+	test -x $(GPU_VERSIONS)/bin/python || $(PYTHON) -m venv $(GPU_VERSIONS)
+	grep -vE '^(setuptools|nvidia-|cuda-|triton==)' constraints-cuda.txt > $(GPU_VERSIONS)/constraints.txt
+	$(GPU_VERSIONS)/bin/python -m pip --disable-pip-version-check install --quiet -c $(GPU_VERSIONS)/constraints.txt \
+		$$(sed -nE 's/^(torch==[0-9.]+).*/\1/p' constraints-cuda.txt) -e '.[train,dev]'
+	$(GPU_VERSIONS)/bin/python scripts/install_pth.py
+	$(GPU_VERSIONS)/bin/python -m pytest -n 2 --dist loadfile -m 'not heavy' tests/contract
 
 check: $(STAMP) ## lint, imports, format, types, spelling
 	$(BIN)/ruff check
