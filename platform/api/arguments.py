@@ -3,6 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+_REPEATED = ("--cluster", "--price", "--set")
+"""Options that are given once for each item of a list."""
+
 
 def arguments(*positional: Any, **options: Any) -> list[str]:
     """Returns a command's arguments: a mapping becomes `KEY=VALUE`s, as `set` takes them, and a list of one axis'
@@ -22,7 +25,7 @@ def _option(option: str, value: Any) -> Iterator[str]:
     elif isinstance(value, Mapping):
         for key, item in value.items():  # type: ignore[reportUnknownVariableType]
             yield from (option, f"{key}={_joined(item)}")
-    elif option == "--set" and isinstance(value, list | tuple):
+    elif option in _REPEATED and isinstance(value, list | tuple):
         for item in value:  # type: ignore[reportUnknownVariableType]
             yield from (option, str(item))  # type: ignore[reportUnknownArgumentType]
     else:

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +13,13 @@ from platform.api.arguments import arguments
 from platform.common.options import CommandParser
 from platform.plan.answered import answered
 from platform.plan.plan_options import PlanOptions
+from platform.plan.rows import rows_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_LISTS = ("gpus", "sweep", "batch_rampup", "max_model", "points")
-"""Names of the rows of the answers but that by layout; an answer has one of them."""
+Model = str | os.PathLike[str]
+"""A space's name, its file or folder, or OWNER/NAME of the hub."""
 _PARSER = CommandParser(PlanOptions, prog="layout_search.plan", description=None)
 
 
@@ -31,16 +32,8 @@ class Plan:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The answer's rows: layouts, the best first, or a row for each number of devices, network or phase."""
-        if "recipes" in self.answer:
-            return [
-                {"recipe": recipe["recipe"], **layout}
-                for recipe in self.answer["recipes"]
-                for layout in recipe["layouts"]
-            ]
-        if fewest := self.answer.get("min_nodes"):
-            return [dict(row) for row in fewest["against_nodes"]]
-        return [dict(row) for name in _LISTS for row in self.answer.get(name, ())]
+        """The rows: layouts, the best first, or a row for each cluster, number of devices, network or phase."""
+        return rows_of(self.answer)
 
     @property
     def best(self) -> dict[str, Any]:
@@ -57,8 +50,15 @@ class Plan:
         return self.frame().to_html(max_rows=20)
 
 
-def plan(space: str | os.PathLike[str], cluster: str | None = None, *, verbose: bool = False, **options: Any) -> Plan:
-    """Returns what is predicted of the layouts of a space, a `config.json` or a model of the hub on a cluster.
+def plan(
+    space: Model | Sequence[Model],
+    cluster: str | Sequence[str] | None = None,
+    *,
+    verbose: bool = False,
+    **options: Any,
+) -> Plan:
+    """Returns what is predicted of the layouts of a space, a `config.json` or a model of the hub on a cluster; several
+    of either are compared, a row each.
 
     `options` are those of `python -m platform.plan`: `tokens="100B"`, `set={"seq_len": 1024}`, `gpus=[4, 8]`.
     `verbose` prints the tables of the command too.
@@ -67,7 +67,8 @@ def plan(space: str | os.PathLike[str], cluster: str | None = None, *, verbose: 
         InputError: a mistake in the arguments; `NothingFits` where no layout fits.
         ClusterError: Ray fails, where it is asked for its cluster.
     """
-    read = _PARSER.read(arguments(Path(space) if isinstance(space, os.PathLike) else space, cluster=cluster, **options))
+    spaces = [space] if isinstance(space, str | os.PathLike) else space
+    read = _PARSER.read(arguments(*(os.fspath(model) for model in spaces), cluster=cluster, **options))
     with contextlib.ExitStack() as stack:
         nowhere = None if verbose else stack.enter_context(Path(os.devnull).open("w"))
         if nowhere is not None:

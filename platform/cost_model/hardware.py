@@ -60,6 +60,8 @@ class ClusterSpec:
     """The same by the datasheet."""
     inter_latency_s: float
     price_per_device_hour: float | None
+    price_source: str = ""
+    """Source of the price: "stated", or "the catalogue's" with its date; "" where there is none."""
     group_gb_per_s: float = math.inf
     """Bandwidth that a single process group reaches, where NCCL was measured to use one of a node's ports
     for a group.
@@ -269,6 +271,7 @@ def cluster_of(
         inter_peak_gb_per_s=stated,
         inter_latency_s=entry.get("inter_latency_us", 60) * 1e-6,
         price_per_device_hour=entry.get("price_per_device_hour"),
+        price_source=_price_source(entry),
         group_gb_per_s=_at_nodes(entry.get("group_gb_per_s", {}), num_nodes),
         inter_hop_s=entry["inter_hop_us"] * 1e-6 if "inter_hop_us" in entry else INTER_HOP_S,
         link_sigma=0.0 if inter_gb_per_s or entry else UNKNOWN_LINK_SIGMA,
@@ -276,6 +279,11 @@ def cluster_of(
         network_source="stated" if inter_gb_per_s else "catalogue" if node else "assumed",
         usual_node=usual_node,
     )
+
+
+def _price_source(entry: Mapping[str, Any]) -> str:
+    day = f"the catalogue's of {entry.get('price_date', 'no known day')}"
+    return "" if entry.get("price_per_device_hour") is None else day
 
 
 def with_network(cluster: ClusterSpec, inter_gb_per_s: float) -> ClusterSpec:

@@ -7,11 +7,12 @@
     python -m platform.plan bloom7b --cluster 64x8xH100 --learn-from studies/NAME    projected from what was measured
     python -m platform.plan gpt_175b --cluster 128xdgx-a100 --gpus 64..3072 --png days.png
     python -m platform.plan bloom7b --cluster 2x8xH100 --sweep node-gbps=10,100,400      best layout by network
+    python -m platform.plan bloom7b gpt2_xl --cluster 2x8xH100@400 --cluster 8xB200 --price 8xB200=60/h --deadline 10d
     python -m platform.plan gpt_175b --cluster jean-zay-v100 --min-nodes
     python -m platform.plan gpt2_xl --cluster p3.8xlarge --max-model --gpus 4,8,16 --micro-batch 16
     python -m platform.plan tr3m_1b3 --cluster 64xjean-zay-v100 --batch-rampup 32,64,128
 
-Exit codes: 0, 1 nothing fits, 2 bad input, 3 Ray is at fault.
+Exit codes: 0, 1 nothing fits or meets a deadline or cost, 2 bad input, 3 Ray is at fault.
 """
 
 import json

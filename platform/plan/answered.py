@@ -1,84 +1,28 @@
 """The way from the options of a plan to its answer."""
 
 import dataclasses
-import os
 from typing import Any
 
 from rich.console import Console
 
-import search_spaces
-from platform.cluster import connection as clusters
-from platform.cluster.probing import probe_store
 from platform.common.builder import BuildQuestion
 from platform.common.errors import InputError
-from platform.cost_model import stacks
-from platform.cost_model.hardware import (
-    ClusterSpec,
-    find_cluster,
-    names_device_file,
-    with_memory_cap,
-    with_network,
-    word_on,
-)
-from platform.cost_model.probed_cluster import cluster_with_probe
+from platform.cost_model.hardware import ClusterSpec
 from platform.plan.answers import Answer, Question
 from platform.plan.assumptions import Assumptions
-from platform.plan.offers import with_engines_of
+from platform.plan.comparison_answer import compared
 from platform.plan.plan_options import PlanOptions
+from platform.plan.prices import check_prices
 from platform.plan.progress import Progress
 from platform.plan.projection import StudyPrior
+from platform.plan.rows import write_rows
 from platform.plan.sizes import parse_counts
+from platform.plan.subjects import cluster_of, space_of
 from platform.plan.tables import cluster_label
 from platform.search.setup.old_studies import read_old
 from platform.study.folder import located, user_path
 from platform.study.study import find
-from search_spaces import reference
 from search_spaces.space import Space
-
-
-def _space(options: PlanOptions) -> Space:
-    try:
-        space = with_engines_of(search_spaces.load(options.space), stacks.find_software(options.software))
-        space = space.with_changes(options.set) if options.set else space
-    except ValueError as error:
-        space_names = ", ".join(reference.names())
-        hint = f"; spaces for planning only: {space_names}" if str(error).startswith("unknown space") else ""
-        raise InputError(f"{error}{hint}") from None
-    if any(recipe.grad_accum for recipe in space.recipes):
-        raise InputError("a plan is for a global batch, which grad_accum leaves open: --set global_batch=N instead")
-    return space
-
-
-def _cluster(options: PlanOptions, console: Console) -> ClusterSpec:
-    """Returns the cluster of the options: a written one, one of a probe's file, or a live one.
-
-    Raises:
-        InputError: none is named, or it is unknown.
-        ClusterError: Ray fails.
-    """
-    written = options.cluster or ("ray" if options.address or os.environ.get("RAY_ADDRESS") else None)
-    if written is None:
-        raise InputError(
-            "say --cluster: 8xA100-80GB, a name of the catalogue, or ray for the cluster that Ray has here"
-        )
-    if options.address and written != "ray":
-        raise InputError(f"--address belongs to --cluster ray, not to {written}")
-    if written == "ray":
-        with clusters.connected(options.address) as handle:
-            cluster, probe = handle.cluster, probe_store.find(user_path(options.studies), handle)
-    elif written.endswith(".json") and not names_device_file(written):
-        probe = probe_store.read(user_path(written))
-        cluster = probe.cluster
-    else:
-        spec = find_cluster(written)
-        if (word := word_on(written)) is not None:
-            console.print(word, highlight=False)
-        return spec
-    source = "as the catalogue has it; `python -m platform.probe` measures it"
-    if probe is not None:
-        source = f"as probed {probe.finished or 'before'} ({probe.fingerprint})"
-    console.print(f"{cluster.label}, {source}", highlight=False)
-    return cluster_with_probe(cluster, probe)
 
 
 def _taught(options: PlanOptions, space: Space, software: str) -> StudyPrior | None:
@@ -107,36 +51,32 @@ def answered(options: PlanOptions, console: Console) -> Answer:
         InputError: the user's mistake.
         ClusterError: Ray fails.
     """
-    written, options = options.cluster or "ray", options.with_written_network()
-    space = _space(options)
+    answer, code = compared(options, console) if options.compares else _planned(options, console)
+    if options.csv is not None:
+        write_rows(user_path(options.csv), answer)
+    return answer, code
+
+
+def _planned(options: PlanOptions, console: Console) -> Answer:
+    """Prints and returns the answer on one space and one cluster."""
+    written, options = options.cluster[0] if options.cluster else "ray", options.with_written_network()
+    space = space_of(options)
     options.check(space)
-    with BuildQuestion([recipe.model for recipe in space.recipes], options.space) as builder:
+    with BuildQuestion([recipe.model for recipe in space.recipes], options.space[0]) as builder:
         return _answer(options, space, builder, console, written)
 
 
 def _answer(options: PlanOptions, space: Space, builder: BuildQuestion, console: Console, written: str) -> Answer:
     """Prints and returns the answer on the cluster that was `written`."""
-    software = stacks.find_software(options.software)
-    cluster = _cluster(options, console)
-    if options.node_gbps is not None:
-        cluster = with_network(cluster, options.node_gbps / 8)
-    if options.device_memory_gib is not None:
-        cluster = with_memory_cap(cluster, options.device_memory_gib)
-    cluster = stacks.with_software(cluster, software)
-    if options.price_per_gpu_h is not None:
-        cluster = dataclasses.replace(cluster, price_per_device_hour=options.price_per_gpu_h)
-    if "fp8" not in cluster.device.tflops and any(recipe.float8_scaling for recipe in space.recipes):
-        raise InputError(
-            f"the catalogue has no FP8 figures of {cluster.device.name}:"
-            " choose --set compute_precision=bf16, or another device"
-        )
+    cluster = cluster_of(options, [space], console)
+    check_prices(options.price, [cluster])
     space = space.with_shared_batch(_counts(options, cluster))
     assumptions = Assumptions.of(options, space, cluster)
     for sentence in (*space.model_remarks, *assumptions.sentences()):
         console.print(sentence, highlight=False)
-    taught = _taught(options, space, software)
+    taught = _taught(options, space, cluster.software)
     printed: dict[str, Any] = {
-        "space": space.name, "cluster": written, "software": software, "tokens": options.tokens or space.tokens,
+        "space": space.name, "cluster": written, "software": cluster.software, "tokens": options.tokens or space.tokens,
         "assumptions": assumptions.to_json(),
     }  # fmt: skip
     if options.fixes_recipe:

@@ -11,13 +11,14 @@ from platform.common.errors import InputError, NothingFits
 from platform.common.text import count as short_count
 from platform.cost_model.hardware import ClusterSpec
 from platform.plan.best_layouts import batch_hint, best_plan
+from platform.plan.goodput import elapsed
 from platform.plan.layout_table import show_plan
 from platform.plan.max_model import largest_models
 from platform.plan.named_points import named_json, named_points, of_space, show_named
 from platform.plan.networks import by_network, parse_sweep, show_networks
 from platform.plan.picture import draw_sizes
 from platform.plan.plan_options import PlanOptions
-from platform.plan.planned import LayoutPlan
+from platform.plan.planned import LayoutPlan, PredictedLayout
 from platform.plan.points import recipes_of
 from platform.plan.progress import Progress
 from platform.plan.projection import StudyPrior
@@ -36,6 +37,7 @@ from platform.study.folder import user_path
 from platform.study.layout_file import write_layout
 from search_spaces.space import Space
 from trainers.spec.batch import BatchPoint
+from trainers.spec.recipe import Recipe
 
 Answer = tuple[dict[str, Any], int]
 """Fields of the JSON object, and the exit code."""
@@ -159,8 +161,16 @@ def _networks(question: Question, written: str) -> Answer:
 
 
 def _size_json(size: AtSize, question: Question) -> dict[str, Any]:
-    planned = {} if size.planned is None else planned_json(size.planned, question.cluster, question.tokens)
-    return {"reason": size.reason, **planned}
+    if size.planned is None:
+        return {"reason": size.reason}
+    part = question.cluster.with_devices(size.num_devices)
+    return {"reason": size.reason, **_with_days(size.planned, question.space.recipe, part, question)}
+
+
+def _with_days(planned: PredictedLayout, recipe: Recipe, cluster: ClusterSpec, question: Question) -> dict[str, Any]:
+    """Returns one layout as JSON, with its days by all that interrupts a training."""
+    days = elapsed(planned, recipe, cluster, question.tokens, question.options.interruptions)
+    return {**planned_json(planned, cluster, question.tokens), **days.to_json()}
 
 
 def _named_points(question: Question) -> Answer:
@@ -190,7 +200,7 @@ def _layouts(question: Question) -> Answer:
             f" {cluster.device.name}: {plans[0].nearest}{batch_hint(plans[0].skipped, space, plans[0].recipe, cluster)}"
         )
     for plan in plans:
-        show_plan(plan, question.tokens, console)
+        show_plan(plan, question.tokens, options.interruptions, console)
         console.print()
     for sentence in space.not_in_full:
         console.print(sentence, highlight=False)
@@ -220,7 +230,7 @@ def _save_layout(plan: LayoutPlan, question: Question, path: Path) -> None:
     write_layout(path, plan.recipe, first.layout, batch, {"predicted": predicted})
     question.console.print(
         f"The first row is in {path}, predicted and not measured; to measure it: python -m platform.search"
-        f" {question.options.space} --layout {path}",
+        f" {question.options.space[0]} --layout {path}",
         highlight=False,
         soft_wrap=True,
     )
@@ -229,7 +239,7 @@ def _save_layout(plan: LayoutPlan, question: Question, path: Path) -> None:
 def _plan_json(plan: LayoutPlan, question: Question) -> dict[str, Any]:
     return {
         "recipe": plan.recipe.label,
-        "layouts": [planned_json(planned, question.cluster, question.tokens) for planned in plan.best],
+        "layouts": [_with_days(planned, plan.recipe, plan.cluster, question) for planned in plan.best],
         "faster_if_it_fits": plan.faster_if_it_fits
         and planned_json(plan.faster_if_it_fits, question.cluster, question.tokens),
         "num_layouts": plan.num_layouts,

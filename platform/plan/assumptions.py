@@ -28,7 +28,6 @@ class Assumptions:
     batches: tuple[int, ...]
     """None where each row has its own."""
     batch_source: str
-    price_stated: bool
     ignored: tuple[str, ...]
     """Axes that were set and that the software has kernels of its own for."""
     unused_gbps: float | None
@@ -48,7 +47,6 @@ class Assumptions:
             length_source=_source("seq_len", options, space),
             batches=() if of_rows else tuple(dict.fromkeys(recipe.global_batch for recipe in space.recipes)),
             batch_source=of_rows or _source("global_batch", options, space),
-            price_stated=options.price_per_gpu_h is not None,
             ignored=without_effect(space, cluster.software),
             unused_gbps=None if several_nodes else options.node_gbps,
         )
@@ -59,6 +57,18 @@ class Assumptions:
         measured = self.cluster.network_source == "measured"
         return 8 * (self.cluster.inter_gb_per_s if measured else self.cluster.inter_peak_gb_per_s)
 
+    @property
+    def recipe(self) -> str:
+        """Words on length and batch."""
+        batch = f"{_listed(self.batches)} ({self.batch_source})" if self.batches else self.batch_source
+        return f"length {_listed(self.lengths)} ({self.length_source}), global batch {batch}"
+
+    @property
+    def cost(self) -> str:
+        """Words on the price."""
+        price = self.cluster.price_per_device_hour
+        return "no price known" if price is None else f"${price:g} a GPU-hour ({self.cluster.price_source})"
+
     def to_json(self) -> dict[str, Any]:
         """Returns the assumptions as an object of the answer; the network is null within one node."""
         cluster = self.cluster
@@ -68,25 +78,27 @@ class Assumptions:
             "network": network if self.several_nodes else None,
             "seq_len": {"values": list(self.lengths), "source": self.length_source.partition(",")[0]},
             "global_batch": {"values": list(self.batches), "source": self.batch_source.partition(",")[0]},
-            "price_per_gpu_h": {"value": price, "source": _price_source(self)},
+            "price_per_gpu_h": {"value": price, "source": cluster.price_source or "unknown"},
             "software": cluster.software,
         }
 
     def sentences(self) -> tuple[str, ...]:
         """Returns the lines of an answer's header."""
-        batch = f"{_listed(self.batches)} ({self.batch_source})" if self.batches else self.batch_source
-        recipe = f"length {_listed(self.lengths)} ({self.length_source}), global batch {batch}"
-        price = self.cluster.price_per_device_hour
-        cost = "no price known" if price is None else f"${price:g} a GPU-hour ({_price_source(self)})"
         software = "own trainers" if self.cluster.software == THIS_PROJECT else self.cluster.software
-        others = f"{recipe}, {cost}, software {software}"
-        kernels = f"--set {', '.join(self.ignored)} has no effect: {software} has kernels of its own"
+        others = f"{self.recipe}, {self.cost}, software {software}"
         unused = f"{self.unused_gbps or 0:g} Gbit/s have no effect: there is one node, and no network between nodes"
-        network = self._network() if self.several_nodes else unused if self.unused_gbps else ""
-        sentences = (network, others, kernels if self.ignored else "")
-        return tuple(sentence for sentence in sentences if sentence)
+        network = self.network if self.several_nodes else unused if self.unused_gbps else ""
+        return tuple(filter(None, (network, others, *self.kernels)))
 
-    def _network(self) -> str:
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """A sentence on axes without an effect, where there are some."""
+        axes, software = ", ".join(self.ignored), self.cluster.software
+        return (f"--set {axes} has no effect: {software} has kernels of its own",) if axes else ()
+
+    @property
+    def network(self) -> str:
+        """Words on the network between nodes."""
         source, node = self.cluster.network_source, self.cluster.usual_node
         if source == "assumed" and not node:
             return (
@@ -110,9 +122,3 @@ def _source(axis: str, options: PlanOptions, space: Space) -> str:
     if any(change.partition("=")[0].strip() == axis for change in options.set):
         return "stated"
     return "by default, --set changes it" if axis in space.assumed else "of the space"
-
-
-def _price_source(assumed: Assumptions) -> str:
-    if assumed.cluster.price_per_device_hour is None:
-        return "unknown"
-    return "stated" if assumed.price_stated else "the catalogue's"

@@ -8,6 +8,7 @@ from rich.table import Table
 from platform.common.text import count as short_count
 from platform.cost_model.hardware import ClusterSpec
 from platform.cost_model.predict import SURE
+from platform.plan.goodput import Interruptions, elapsed
 from platform.plan.planned import AS_FAST, LayoutPlan, PredictedLayout
 from platform.plan.tables import (
     INTERVAL,
@@ -23,7 +24,7 @@ from platform.plan.tables import (
 )
 
 
-def show_plan(plan: LayoutPlan, tokens: float, console: Console) -> None:
+def show_plan(plan: LayoutPlan, tokens: float, interruptions: Interruptions, console: Console) -> None:
     """Prints the best layouts of one recipe."""
     recipe, cluster = plan.recipe, plan.cluster
     console.print(f"{recipe.label}\n{conditions(cluster, plan.learned or PREDICTED)}", highlight=False)
@@ -38,6 +39,7 @@ def show_plan(plan: LayoutPlan, tokens: float, console: Console) -> None:
         console.print(f"nothing fits: {plan.nearest}", highlight=False)
     else:
         _show_best(plan, tokens, console)
+        console.print(_with_interruptions(plan, tokens, interruptions), highlight=False)
     for sentence in plan.at_ends:
         console.print(sentence, highlight=False)
     console.print(
@@ -99,6 +101,15 @@ def _show_best(plan: LayoutPlan, tokens: float, console: Console) -> None:
     shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in best[0].shares.items() if share >= 0.005)
     console.print(f"the best one's step: {shares}", highlight=False)
     console.print(_legend(best, cluster, tokens), highlight=False)
+
+
+def _with_interruptions(plan: LayoutPlan, tokens: float, interruptions: Interruptions) -> str:
+    days = elapsed(plan.best[0], plan.recipe, plan.cluster, tokens, interruptions)
+    return (
+        f"with checkpoints, restarts and failures the first takes {figure(days.days)} days"
+        f" ({figure(days.low_days)}-{figure(days.high_days)}), of which {figure(days.train_days)} train:"
+        f" {interruptions.words}"
+    )
 
 
 def _slower_in(planned: PredictedLayout, first: PredictedLayout) -> str:

@@ -3,12 +3,14 @@ other.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 from platform.common.errors import InputError
 from platform.common.options import argument, json_field, markdown_field, option
-from platform.common.quantities import amount
+from platform.common.quantities import amount, duration
 from platform.cost_model.hardware import THIS_PROJECT
+from platform.plan.goodput import CHECKPOINT_S, RESTART_S, Interruptions
 from platform.plan.networks import LARGEST_GBPS, SWEPT, parse_sweep, split_network
 from platform.plan.picture import check_path
 from platform.study.folder import default_folder
@@ -26,6 +28,8 @@ _LARGEST = {
 }
 """Largest value by option; it must also be above 0 and a number."""
 _QUESTIONS = ("max_model", "min_nodes", "batch_rampup", "sweep")
+_OF_ONE = ("gpus", "png", "micro_batch", "save_layout", "learn_from")
+"""Further options of a plan of one model on one cluster."""
 _BY_SIZE = ("gpus", "min_nodes", "batch_rampup")
 """Options whose answers are for other numbers of devices too."""
 _BY_AXES = (*_BY_SIZE, "sweep")
@@ -36,13 +40,18 @@ _BY_AXES = (*_BY_SIZE, "sweep")
 class PlanOptions:
     """All options of one command. Fields are named as their options are."""
 
-    space: str = argument(metavar="SPACE", about="a space's name, its file, a config.json, or OWNER/NAME of the hub")
-    cluster: str | None = option(
-        None,
+    space: tuple[str, ...] = argument(
+        nargs="+",
+        metavar="SPACE",
+        about="a space's name, its file, a config.json, or OWNER/NAME of the hub; several are compared",
+    )
+    cluster: tuple[str, ...] = option(
+        (),
+        repeated=True,
         metavar="C",
         about="8xA100-80GB, 4x8xH100, 4x8xH100@400 (Gbit/s of a node, as --node-gbps), a name of the catalogue,"
         " 4xp5.48xlarge, 8xPATH.json (a device's file), a probe's file, or ray: what Ray has here, as platform.probe"
-        " measured it (default with --address or RAY_ADDRESS)",
+        " measured it (default with --address or RAY_ADDRESS); several, each with --cluster, are compared",
     )
     address: str | None = option(None, metavar="HOST:PORT", about="the Ray of --cluster ray, as of platform.search")
     studies: Path = option(
@@ -58,6 +67,32 @@ class PlanOptions:
     )
     price_per_gpu_h: float | None = option(
         None, metavar="P", about="what a device costs an hour, in place of the catalogue's"
+    )
+    price: tuple[str, ...] = option(
+        (),
+        repeated=True,
+        metavar="CLUSTER=P/h",
+        about="dollars an hour for a cluster, a node or a device, as in 8xB200=60/h or H100=2.5/h: for all clusters of"
+        " its devices",
+    )
+    deadline: float | None = option(
+        None,
+        read=duration,
+        metavar="TIME",
+        about="say which clusters train within it, as in 10d, and the smallest that does",
+    )
+    max_cost: float | None = option(None, read=amount, metavar="USD", about="the same for what the training costs")
+    node_mtbf: float | None = option(
+        None,
+        read=duration,
+        metavar="TIME",
+        about="mean time between failures of a node (default: 264d as published, 154d to 427d for the interval)",
+    )
+    restart: float = option(
+        RESTART_S, read=duration, metavar="TIME", about="from a failure to the next step (default: 10m)"
+    )
+    checkpoint_s: float = option(
+        CHECKPOINT_S, read=duration, metavar="S", about="seconds (or 10m) between checkpoints (default: %(default)g)"
     )
     software: str = option(
         THIS_PROJECT,
@@ -88,8 +123,23 @@ class PlanOptions:
         metavar="node-gbps=VALUES",
         about="the best layout by network between nodes: node-gbps=10,25,50,100,200,400, in Gbit/s of a node",
     )
+    csv: Path | None = option(None, metavar="FILE", about="write the answer's rows there too, with every digit")
     json: bool = json_field()
     markdown: bool = markdown_field()
+
+    @property
+    def interruptions(self) -> Interruptions:
+        """Causes of lost time in the training."""
+        return Interruptions(node_mtbf_s=self.node_mtbf, restart_s=self.restart, checkpoint_s=self.checkpoint_s)
+
+    @property
+    def compares(self) -> bool:
+        """Whether the answer is a table with a row for each model and cluster."""
+        return len(self.space) > 1 or len(self.cluster) > 1 or self.deadline is not None or self.max_cost is not None
+
+    def alone(self, space: str, cluster: str) -> "PlanOptions":
+        """Returns the options of a plan of one space on one cluster."""
+        return dataclasses.replace(self, space=(space,), cluster=(cluster,)).with_written_network()
 
     @property
     def fixes_recipe(self) -> bool:
@@ -107,16 +157,34 @@ class PlanOptions:
         Raises:
             InputError: what is written is no network, or `--node-gbps` is another.
         """
-        if self.cluster is None:
+        if len(self.cluster) != 1:
             return self
-        cluster, network = split_network(self.cluster)
+        cluster, network = split_network(self.cluster[0])
         if network is None:
             return self
         if self.node_gbps not in (None, network):
             raise InputError(
-                f"--cluster {self.cluster} and --node-gbps {self.node_gbps:g} are two networks: leave one of them out"
+                f"--cluster {self.cluster[0]} and --node-gbps {self.node_gbps:g} are two networks: leave one of them"
+                " out"
             )
-        return dataclasses.replace(self, cluster=cluster, node_gbps=network)
+        return dataclasses.replace(self, cluster=(cluster,), node_gbps=network)
+
+    def check_comparison(self, spaces: Sequence[Space]) -> None:
+        """Checks that no option asks for more of a comparison than a row for each model and cluster.
+
+        Raises:
+            InputError: one does, or a space has named points alone.
+        """
+        self._check_bounds()
+        if excluded := [_option(name) for name in (*_QUESTIONS, *_OF_ONE) if getattr(self, name)]:
+            is_several = len(self.space) > 1 or len(self.cluster) > 1
+            several = "several models or clusters" if is_several else "a deadline or a cost"
+            raise InputError(f"{excluded[0]} is of one model on one cluster, got {several}: leave one of the two out")
+        if self.node_gbps is not None and any("@" in cluster for cluster in self.cluster):
+            raise InputError("--node-gbps and a network behind a cluster's @ are two networks: leave one of them out")
+        for space in spaces:
+            if space.points:
+                raise InputError(f"space {space.name} has named points, which are planned on one cluster: leave it out")
 
     def check(self, space: Space) -> None:
         """Checks that the options are within bounds, and that each of them has an effect beside the others and for the
@@ -125,12 +193,7 @@ class PlanOptions:
         Raises:
             InputError: they are not.
         """
-        if self.json and self.markdown:
-            raise InputError("--json and --markdown are two forms of one answer: leave one out")
-        for name, largest in _LARGEST.items():
-            value = getattr(self, name)
-            if value is not None and not 0 < value <= largest:
-                raise InputError(f"{_option(name)} must be above 0 and at most {largest:g}, got {shortened(value)}")
+        self._check_bounds()
         if self.sweep is not None:
             self._check_sweep(self.sweep)
         question_options = [_option(name) for name in _QUESTIONS if getattr(self, name)]
@@ -157,6 +220,14 @@ class PlanOptions:
             raise InputError(
                 f"{by_axes} goes through layouts by axes, and space {space.name} has named points: leave it out"
             )
+
+    def _check_bounds(self) -> None:
+        if self.json and self.markdown:
+            raise InputError("--json and --markdown are two forms of one answer: leave one out")
+        for name, largest in _LARGEST.items():
+            value = getattr(self, name)
+            if value is not None and not 0 < value <= largest:
+                raise InputError(f"{_option(name)} must be above 0 and at most {largest:g}, got {shortened(value)}")
 
     def _check_sweep(self, written: str) -> None:
         """Checks that the sweep can be read, and that no other network is given beside it."""

@@ -150,3 +150,10 @@ class TestARealSearch:
         with pytest.raises(KeyboardInterrupt):
             running.wait()
         assert api.open("mine", tmp_path).answer["study"] == "mine"
+
+
+def test_several_models_and_clusters_are_compared() -> None:
+    small = {"engine": "ddp", "attention": "sdpa"}
+    planned = api.plan(["gpt2", "gpt2"], ["8xH100", "8xB200"], set=small, price=["8xB200=60/h", "H100=2"])
+    assert [row["cluster"] for row in planned.rows] == ["8xH100", "8xB200"] * 2
+    assert [row["price_per_gpu_h"] for row in planned.rows] == [2.0, 7.5] * 2

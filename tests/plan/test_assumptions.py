@@ -95,7 +95,7 @@ def test_length_batch_price_and_software_stand_in_the_header(
     stated = ("--set", "seq_len=512", "--price-per-gpu-h", "2", "--software", "torchtitan")
     sentence = f"length 512 (stated), {batch}, $2 a GPU-hour (stated), software torchtitan"
     assert sentence in _shown(capsys, "--cluster", "8xH100", *stated)
-    assert "$6.88 a GPU-hour (the catalogue's)" in _shown(capsys, "--cluster", "p5.48xlarge")
+    assert "$6.88 a GPU-hour (the catalogue's of 2026-11-09)" in _shown(capsys, "--cluster", "p5.48xlarge")
     file = tmp_path / "config.json"
     file.write_text(json.dumps({**GPT2_XL.to_config(), "n_layer": 2}))
     assert main([str(file), "--cluster", "8xH100", "--top", "1"]) == 0
