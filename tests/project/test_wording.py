@@ -29,4 +29,7 @@ def test_the_pages_stay_short() -> None:
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *docs]
     words = {str(page.relative_to(ROOT)): len(re.findall(r"\S*\w\S*", page.read_text("utf-8"))) for page in pages}
     assert len(pages) > 20
-    assert [name for name, count in words.items() if count > 1_900] == [], "move what only explains history to docs/lab"
+    largest = {"docs/reference/options.md": 2_300}  # a line for each option
+    assert [name for name, count in words.items() if count > largest.get(name, 1_900)] == [], (
+        "move what only explains history to docs/lab"
+    )

@@ -144,14 +144,14 @@ def group_blocks(parquet: pq.ParquetFile, column: str, number: int, path: Path) 
     rows = max(1, group.num_rows * _BLOCK_TOKENS // max(values, _BLOCK_TOKENS))
     try:
         for batch in parquet.iter_batches(rows, row_groups=[number], columns=[column], use_threads=False):
-            yield _tokens(batch.column(0), source)
+            yield ids_of(batch.column(0), source)
     except MemoryError:
         raise
     except (OSError, pa.ArrowException) as error:
         raise ValueError(f"cannot read {source}: {error}") from error
 
 
-def _tokens(column: pa.Array, source: str) -> Tokens:
+def ids_of(column: pa.Array, source: str) -> Tokens:
     """Returns the ids of the column's rows, and where its non-empty lists begin."""
     offsets = np.arange(len(column) + 1) if is_list(column.type) else np.zeros(0, np.int64)
     while is_list(column.type):

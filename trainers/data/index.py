@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from trainers.records.plain_files import read_json
@@ -44,6 +45,8 @@ class TokenIndex:
     documents: int
     tokens: int
     files: tuple[IndexedFile, ...]
+    skipped: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
+    """Documents of the input that could not be read and were passed over, by reason."""
 
 
 def write_index(path: Path, index: TokenIndex) -> None:

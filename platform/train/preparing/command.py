@@ -3,6 +3,7 @@ r"""Turns text, JSON lines, Parquet or a Megatron pair into token Parquet for `-
     python -m platform.prepare books/ --out tokens                                   a token a byte, a file a document
     python -m platform.prepare corpus.txt --separator '\n\n' --out tokens            a paragraph a document
     python -m platform.prepare part-*.jsonl --tokenizer gpt2/ --out tokens           a tokenizer from a folder
+    python -m platform.prepare c4/*.json.gz --skip-bad 100 --out tokens              compressed, with bad lines
     python -m platform.prepare set_text_document.bin --out tokens                    token ids as they are
 
 The input is streamed and may be larger than memory. The same command resumes a run that was ended.
@@ -20,6 +21,7 @@ from platform.common.errors import InputError
 from platform.common.options import CommandParser, argument, json_field, option
 from platform.study.folder import real_path
 from platform.train.preparing.prepare_run import DEFAULT_KEY, PrepareRequest, prepare
+from platform.train.preparing.raw_ids import RawType
 from trainers.spec.codec import to_json
 
 
@@ -28,7 +30,9 @@ class PrepareOptions:
     """The options of one call."""
 
     inputs: tuple[Path, ...] = argument(
-        nargs="+", metavar="INPUT", about=".txt, .jsonl, .parquet or .bin/.idx files, or folders of them"
+        nargs="+",
+        metavar="INPUT",
+        about=".txt, .jsonl or .csv (also .gz, .zst), .parquet, .arrow or .bin files, or folders of them",
     )
     out: Path = option(metavar="FOLDER", about="the folder to make")
     tokenizer: str | None = option(None, metavar="FOLDER", about='a folder with a tokenizer, or "bytes" (the default)')
@@ -43,6 +47,14 @@ class PrepareOptions:
         metavar="TEXT",
         about=r"what stands between the documents of a text file, \n and \t being read; without it a file is a"
         " document",
+    )
+    raw_ids: str | None = option(
+        None,
+        metavar="TYPE[:END]",
+        about="integers of a .bin without an .idx, as in uint16, or uint16:50256 with the id that ends a document",
+    )
+    skip_bad: int = option(
+        0, least=0, metavar="N", about="pass over up to N documents that cannot be read, and tell why (default: none)"
     )
     workers: int | None = option(
         None, least=1, metavar="N", about="processes that work at once (default: one for each processor)"
@@ -86,6 +98,8 @@ def _request(options: PrepareOptions) -> PrepareRequest:
         with_end=not options.no_end_token,
         text_key=options.text_key,
         separator=separator,
+        raw=None if options.raw_ids is None else RawType.read(options.raw_ids),
+        skip_bad=options.skip_bad,
         shard_bytes=options.shard_mib * 2**20,
         num_workers=options.workers or len(os.sched_getaffinity(0)),
     )

@@ -1,6 +1,7 @@
 """The documents of a piece of a file, as tokens."""
 
 import json
+import sys
 from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from platform.common.errors import InputError, one_line
+from platform.train.preparing import raw_ids, tables
 from platform.train.preparing.inputs import MAX_DOCUMENT_BYTES, Piece, separator_in, too_long
 from platform.train.preparing.megatron_pairs import Pair
+from platform.train.preparing.opening import Opened, suffix_of
+from platform.train.preparing.raw_ids import RawType
+from platform.train.preparing.skipping import BadDocument, Skipped
 from platform.train.preparing.tokenizer import Encode
-from trainers.data.footer import Tokens, group_blocks
+from trainers.data.footer import Tokens, group_blocks, ids_of
 
 _BLOCK_BYTES = 2**20
 _BATCH_BYTES = 2**18
@@ -24,13 +29,22 @@ _Text = tuple[str, int]
 """A document and the number of bytes that it takes in its file."""
 
 
-def documents(piece: Piece, *, encode: Encode, text_key: str, separator: bytes | None) -> Generator[tuple[Tokens, int]]:
-    """Yields the piece's documents in order, in batches, each with the bytes it takes in the input.
+def documents(
+    piece: Piece,
+    *,
+    encode: Encode,
+    text_key: str,
+    separator: bytes | None,
+    raw: RawType | None = None,
+    skipped: Skipped | None = None,
+) -> Generator[tuple[Tokens, int]]:
+    """Yields the piece's documents in order, in batches, each with the bytes it takes in the input; `skipped` takes
+    those that cannot be read, which without it end the run.
 
     Raises:
         InputError: the file changed, or something in it is not what its kind promises.
     """
-    path = Path(piece.file.path)
+    path, skipped = Path(piece.file.path), skipped or Skipped(lambda: False)
     try:
         match piece.file.kind:
             case "megatron":
@@ -39,11 +53,21 @@ def documents(piece: Piece, *, encode: Encode, text_key: str, separator: bytes |
             case "parquet ids":
                 yield from _ids(piece, path)
             case "parquet text":
-                yield from _encoded(_rows(piece, path), encode)
+                yield from _encoded(_sized(_parquet_rows(piece, path), piece, path, skipped), encode)
+            case "arrow text" | "csv text":
+                yield from _encoded(_sized(_table_rows(piece, path), piece, path, skipped), encode)
+            case "arrow ids":
+                with tables.arrow_batches(path) as (_, batches):
+                    for batch in batches:
+                        yield _checked(ids_of(batch[piece.file.column], f"{piece.file.column} of {path}"), piece, path)
+            case "raw ids":
+                assert raw is not None
+                for tokens in raw_ids.documents(path, raw):
+                    yield tokens, tokens.ids.nbytes
             case "json lines":
-                yield from _encoded(_lines(piece, path, text_key), encode)
+                yield from _encoded(_lines(piece, text_key, skipped), encode)
             case "text":
-                yield from _encoded(_texts(piece, path, separator), encode)
+                yield from _encoded(_texts(piece, path, separator, skipped), encode)
     except (InputError, MemoryError):
         raise
     except OSError as error:
@@ -75,98 +99,145 @@ def _tokens(ids: list[np.ndarray[Any, Any]]) -> Tokens:
     return Tokens(ids=np.concatenate(ids) if ids else np.zeros(0, np.uint8), document_starts=starts[lengths > 0])
 
 
-def _split(piece: Piece, path: Path, separator: bytes) -> Generator[tuple[int, bytes]]:
-    """Yields the parts between separators, each with the byte at which it begins."""
-    begin, unfinished = piece.begin, b""
-    with path.open("rb") as stream:
-        stream.seek(begin)
-        remaining_bytes = piece.end - piece.begin
+def _split(piece: Piece, separator: bytes) -> Generator[tuple[int, bytes, int]]:
+    """Yields the parts between separators, each with the byte at which it begins and those that it takes in the file:
+    of a compressed one all that were read since the last part.
+    """
+    path, compression = Path(piece.file.path), piece.file.compression
+    begin, unfinished, stored = piece.begin, b"", 0
+    with Opened(path, compression) as stream:
+        if not compression:
+            stream.seek(begin)
+        remaining_bytes = sys.maxsize if compression else piece.end - piece.begin
         while remaining_bytes:
             block = stream.read(min(_BLOCK_BYTES, remaining_bytes))
-            if not block:
+            if not block and not compression:
                 raise InputError(f"{path} became shorter while it was read")
+            if not block:
+                break
             remaining_bytes -= len(block)
             *parts, unfinished = (unfinished + block).split(separator)
             for part in parts:
-                yield begin, part
-                begin += len(part) + len(separator)
+                length = len(part) + len(separator)
+                yield begin, part, stream.stored - stored if compression else length
+                begin, stored = begin + length, stream.stored
             if len(unfinished) > MAX_DOCUMENT_BYTES:
                 raise too_long(piece.file, begin)
-    yield begin, unfinished
+        yield begin, unfinished, stream.stored - stored if compression else len(unfinished) + len(separator)
 
 
-def _texts(piece: Piece, path: Path, separator: bytes | None) -> Generator[_Text]:
-    separator = None if separator is None else separator_in(path, separator)
-    parts = [(0, path.read_bytes())] if separator is None else _split(piece, path, separator)
-    for begin, part in parts:
+def _texts(piece: Piece, path: Path, separator: bytes | None, skipped: Skipped) -> Generator[_Text]:
+    divided = None if separator is None else _split(piece, separator_in(piece.file, separator))
+    for begin, part, size in _undivided(piece, path) if divided is None else divided:
         try:
             # A byte-order mark may stand before the first document.
-            yield part.decode("utf-8" if begin else "utf-8-sig"), len(part) + len(separator or b"")
+            yield part.decode("utf-8" if begin else "utf-8-sig"), size
         except UnicodeDecodeError as error:
-            raise InputError(f"{path} is no UTF-8 text: byte {begin + error.start} is {error.reason}") from error
+            place = f"{path} is no UTF-8 text: byte {begin + error.start} is {error.reason}"
+            skipped.add(BadDocument(place, "no UTF-8 text"))
+            yield "", size
 
 
-def _lines(piece: Piece, path: Path, text_key: str) -> Generator[_Text]:
-    for begin, line in _split(piece, path, b"\n"):
+def _undivided(piece: Piece, path: Path) -> Generator[tuple[int, bytes, int]]:
+    with Opened(path, piece.file.compression) as stream:
+        parts: list[bytes] = []
+        while block := stream.read(_BLOCK_BYTES):
+            parts.append(block)
+            if sum(map(len, parts)) > MAX_DOCUMENT_BYTES:
+                raise too_long(piece.file, 0)
+        yield 0, b"".join(parts), stream.stored
+
+
+def _lines(piece: Piece, text_key: str, skipped: Skipped) -> Generator[_Text]:
+    for begin, line, size in _split(piece, b"\n"):
+        text = ""
         if line.strip():
-            yield _line_text(line, path, begin, text_key), len(line) + 1
-        else:
-            yield "", len(line) + 1
+            try:
+                text = _line_text(line, piece, begin, text_key)
+            except BadDocument as error:
+                skipped.add(error)
+        yield text, size
 
 
-def _line_text(line: bytes, path: Path, begin: int, text_key: str) -> str:
+def _line_text(line: bytes, piece: Piece, begin: int, text_key: str) -> str:
+    def bad(words: str, reason: str) -> BadDocument:
+        return BadDocument(words.replace("LINE", _line_of(piece, begin), 1), reason)
+
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{_line_of(path, begin)} is not JSON: {error}") from error
+        raise bad(f"LINE is not JSON: {error}", "not JSON") from error
     if not isinstance(value, dict):
-        raise InputError(f"{_line_of(path, begin)} is not a JSON object")
+        raise bad("LINE is not a JSON object", "not a JSON object")
     if text_key not in value:
         keys = ", ".join(map(str, value)) or "none"  # type: ignore[reportUnknownArgumentType]
-        raise InputError(f'{_line_of(path, begin)} has no key "{text_key}", its keys: {keys}; --text-key names another')
+        raise bad(f'LINE has no key "{text_key}", its keys: {keys}; --text-key names another', f'no key "{text_key}"')
     text = value[text_key]  # type: ignore[reportUnknownVariableType]
     if not isinstance(text, str):
-        raise InputError(f'"{text_key}" in {_line_of(path, begin)} must be text, got {json.dumps(text)[:60]}')
+        raise bad(f'"{text_key}" in LINE must be text, got {json.dumps(text)[:60]}', f'no text at "{text_key}"')
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise InputError(f'"{text_key}" in {_line_of(path, begin)} holds half of a surrogate pair') from error
+        raise bad(f'"{text_key}" in LINE holds half of a surrogate pair', "half of a surrogate pair") from error
     return text
 
 
-def _line_of(path: Path, begin: int) -> str:
+def _line_of(piece: Piece, begin: int) -> str:
     """Returns the number of the line that begins at byte `begin`, as text; lines are counted only for an error."""
     number, remaining_bytes = 1, begin
-    with path.open("rb") as stream:
-        while remaining_bytes:
-            block = stream.read(min(_BLOCK_BYTES, remaining_bytes))
+    with Opened(Path(piece.file.path), piece.file.compression) as stream:
+        while remaining_bytes and (block := stream.read(min(_BLOCK_BYTES, remaining_bytes))):
             number += block.count(b"\n")
             remaining_bytes -= len(block)
-    return f"line {number} of {path}"
+    return f"line {number} of {piece.file.path}"
 
 
-def _rows(piece: Piece, path: Path) -> Generator[_Text]:
+def _parquet_rows(piece: Piece, path: Path) -> Generator[tuple[str | None, float]]:
+    """Yields each row's text with its share of the piece's bytes."""
     with pq.ParquetFile(path) as parquet:
         groups = list(range(piece.begin, piece.end))
         num_rows = sum(parquet.metadata.row_group(number).num_rows for number in groups)
         share = piece.size_bytes / max(1, num_rows)
-        row_bytes = 0.0
         for batch in parquet.iter_batches(
             _BATCH_ROWS, row_groups=groups, columns=[piece.file.column], use_threads=False
         ):
             for text in batch.column(0).to_pylist():
-                row_bytes += share
-                if text is not None and len(text) > MAX_DOCUMENT_BYTES:
-                    limit_words = f"at most {MAX_DOCUMENT_BYTES:,} are read: cut it"
-                    raise InputError(f"a row of {path} holds {len(text):,} characters, {limit_words}")
-                yield text or "", int(row_bytes)
-                row_bytes -= int(row_bytes)
+                yield text, share
+
+
+def _table_rows(piece: Piece, path: Path) -> Generator[tuple[str | None, float]]:
+    file = piece.file
+    if file.kind == "csv text":
+        for text in tables.csv_texts(path, suffix_of(path)[0], file.compression, file.column):
+            yield text, len(text)
+        return
+    with tables.arrow_batches(path) as (_, batches):
+        for batch in batches:
+            for text in batch[file.column].to_pylist():
+                yield text, len(text or "")
+
+
+def _sized(rows: Iterable[tuple[str | None, float]], piece: Piece, path: Path, skipped: Skipped) -> Generator[_Text]:
+    """Yields the rows' texts, each with the whole bytes that have come together; "" for one that is too long."""
+    row_bytes = 0.0
+    for text, size in rows:
+        row_bytes += size
+        if text is not None and len(text) > MAX_DOCUMENT_BYTES:
+            limit_words = f"at most {MAX_DOCUMENT_BYTES:,} are read: cut it"
+            skipped.add(BadDocument(f"a row of {path} holds {len(text):,} characters, {limit_words}", "too long"))
+            text = ""
+        yield text or "", int(row_bytes)
+        row_bytes -= int(row_bytes)
 
 
 def _ids(piece: Piece, path: Path) -> Generator[tuple[Tokens, int]]:
     with pq.ParquetFile(path) as parquet:
         for number in range(piece.begin, piece.end):
             for tokens in group_blocks(parquet, piece.file.column, number, path):
-                if len(tokens.ids) and tokens.ids.min() < 0:
-                    raise InputError(f"column {piece.file.column} of {path} holds the negative id {tokens.ids.min()}")
-                yield tokens, tokens.ids.nbytes
+                yield _checked(tokens, piece, path)
+
+
+def _checked(tokens: Tokens, piece: Piece, path: Path) -> tuple[Tokens, int]:
+    if len(tokens.ids) and tokens.ids.min() < 0:
+        raise InputError(f"column {piece.file.column} of {path} holds the negative id {tokens.ids.min()}")
+    return tokens, tokens.ids.nbytes

@@ -6,12 +6,18 @@ from collections.abc import Collection
 from pathlib import Path
 
 from platform.common.errors import InputError
+from platform.train.preparing.opening import suffix_of
 
 SUFFIXES = {".txt": "text", ".text": "text", ".md": "text", ".json": "json lines", ".jsonl": "json lines",
-            ".ndjson": "json lines", ".parquet": "parquet", ".idx": "megatron", ".bin": "megatron"}  # fmt: skip
+            ".ndjson": "json lines", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".arrow": "arrow",
+            ".idx": "megatron", ".bin": "megatron"}  # fmt: skip
+_COMPRESSED = ("text", "json lines", "csv")
+"""Kinds that may be compressed as a whole."""
+SUFFIX_WORDS = f"{', '.join(SUFFIXES)}, or .gz or .zst of text, JSON lines or CSV"
 _ABOUT = re.compile(
     r"(readme|licen[cs]e|copying|notice|changelog|contributing|citation|authors)([-_.].*)?"
     r"|dataset_infos?\.json|dataset_dict\.json|state\.json|metadata\.json|index\.json|plan\.json"
+    r"|cache-[0-9a-f]+.*\.arrow"
     r"|(tokenizer|special_tokens_map|vocab|added_tokens|generation_config|config).*\.json",
     re.IGNORECASE,
 )
@@ -21,6 +27,13 @@ _CHECKPOINT = re.compile(r"-checkpoint$")
 _SPLIT = re.compile(r"(?:^|[-_./])(train|test|validation|valid|val|dev|eval)(?=[-_./]|$)", re.IGNORECASE)
 
 
+def kind_of(path: Path) -> str:
+    """Returns the kind that the file's name promises, whatever the case of its suffix; "" for none."""
+    suffix, compression = suffix_of(path)
+    kind = SUFFIXES.get(suffix, "")
+    return "" if compression and kind not in _COMPRESSED else kind
+
+
 def data_files(folder: Path) -> tuple[list[Path], list[Path]]:
     """Returns the files of data in `folder`, at any depth and in the order of their paths, and those left out though
     their suffix is one of data.
@@ -28,10 +41,10 @@ def data_files(folder: Path) -> tuple[list[Path], list[Path]]:
     Raises:
         InputError: there is none, or there are several kinds or splits, of which one must be chosen.
     """
-    with_suffix = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file())
+    with_suffix = sorted(path for path in folder.rglob("*") if kind_of(path) and path.is_file())
     files = [path for path in with_suffix if _is_data(path.relative_to(folder))]
     if not files:
-        raise InputError(f"the folder {folder} holds no file of data with a suffix {', '.join(SUFFIXES)}")
+        raise InputError(f"the folder {folder} holds no file of data with a suffix {SUFFIX_WORDS}")
     _check_one_kind(folder, files)
     _check_one_split(folder, files)
     data = set(files)
@@ -44,9 +57,9 @@ def _is_data(path: Path) -> bool:
 
 
 def _check_one_kind(folder: Path, files: Collection[Path]) -> None:
-    kinds = Counter(SUFFIXES[path.suffix] for path in files)
+    kinds = Counter(map(kind_of, files))
     if len(kinds) > 1:
-        raise _choice(folder, "files of several kinds", kinds, files, {path: SUFFIXES[path.suffix] for path in files})
+        raise _choice(folder, "files of several kinds", kinds, files, {path: kind_of(path) for path in files})
 
 
 def _check_one_split(folder: Path, files: Collection[Path]) -> None:

@@ -16,13 +16,17 @@ import pyarrow.parquet as pq
 from platform.common.errors import InputError
 from platform.common.text import plural
 from platform.study.folder import real_path, user_path
-from platform.train.preparing import megatron_pairs
-from platform.train.preparing.folders import SUFFIXES, data_files
+from platform.train.preparing import megatron_pairs, raw_ids, tables
+from platform.train.preparing.folders import SUFFIX_WORDS, data_files, kind_of
+from platform.train.preparing.opening import Opened, check_text, suffix_of
+from platform.train.preparing.raw_ids import RawType
 from trainers.data.footer import COLUMNS, is_list, open_parquet
 from trainers.records.plain_files import open_plain
 
-Kind = Literal["text", "json lines", "parquet text", "parquet ids", "megatron"]
-IDS: tuple[Kind, ...] = ("parquet ids", "megatron")
+Kind = Literal[
+    "text", "json lines", "csv text", "parquet text", "parquet ids", "arrow text", "arrow ids", "megatron", "raw ids"
+]
+IDS: tuple[Kind, ...] = ("parquet ids", "arrow ids", "megatron", "raw ids")
 """Kinds of files that hold token ids already."""
 
 MAX_DOCUMENT_BYTES = 32 * 2**20
@@ -43,6 +47,8 @@ class InputFile:
     """Column of text or of token ids, in Parquet; "" for other kinds."""
     id_type: str = ""
     """NumPy type of the token ids; "" for text."""
+    compression: str = ""
+    """Compression of the whole file; "" for none."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,7 +104,7 @@ def _some(paths: Iterable[str]) -> str:
     return ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
 
 
-def find(paths: Sequence[Path], out: Path, text_key: str) -> Selection:
+def find(paths: Sequence[Path], out: Path, text_key: str, raw: RawType | None = None) -> Selection:
     """Returns the files that `paths` name. A folder stands for the data in it, at any depth; a file counts once, by
     whatever links it is reached.
 
@@ -118,15 +124,15 @@ def find(paths: Sequence[Path], out: Path, text_key: str) -> Selection:
                 raise InputError(f"--out {out} lies in the input folder {path}: give a folder outside of it")
             files, others = data_files(path)
             left_out += others
-            files = [file for file in files if file.suffix != ".idx" or file.with_suffix(".bin") not in files]
-        elif path.suffix not in SUFFIXES:
-            raise InputError(f"the kind of {path} is unknown: its suffix must be one of {', '.join(SUFFIXES)}")
+            files = [file for file in files if file.suffix.lower() != ".idx" or file.with_suffix(".bin") not in files]
+        elif not kind_of(path):
+            raise InputError(f"the kind of {path} is unknown: its suffix must be one of {SUFFIX_WORDS}")
         else:
             files = [path]
         before = set(inputs)
         for file in files:
             file = file.with_suffix(".bin") if file.suffix == ".idx" else file
-            described = _described(file, text_key)
+            described = _described(file, text_key, raw)
             stat = file.stat()
             place = stat.st_dev, stat.st_ino
             if place in before or (place in inputs and not is_folder):
@@ -154,20 +160,37 @@ def shards(files: Iterable[InputFile], shard_bytes: int, separator: bytes | None
     return [*completed, Shard(number=len(completed), pieces=tuple(pieces))] if pieces else completed
 
 
-def _described(path: Path, text_key: str) -> InputFile:
-    kind = SUFFIXES[path.suffix]
+def _described(path: Path, text_key: str, raw: RawType | None) -> InputFile:
+    kind, (suffix, compression) = kind_of(path), suffix_of(path)
     try:
         os.close(open_plain(path, links=True))  # a pipe would be waited for
         stat = path.stat()
-        text_file = InputFile(path=str(path), kind="text", size_bytes=stat.st_size, modified_ns=stat.st_mtime_ns)
+        text_file = InputFile(
+            path=str(path),
+            kind="text",
+            size_bytes=stat.st_size,
+            modified_ns=stat.st_mtime_ns,
+            compression=compression,
+        )
         if kind == "parquet":
             with open_parquet(path) as parquet:
                 return _with_column(text_file, parquet.schema_arrow, text_key)
+        if kind == "arrow":
+            with tables.arrow_batches(path) as (schema, _):
+                in_parquet = _with_column(text_file, schema, text_key)
+            arrow_kind: Kind = "arrow text" if in_parquet.kind == "parquet text" else "arrow ids"
+            return dataclasses.replace(in_parquet, kind=arrow_kind)
+        if kind == "megatron" and not path.with_suffix(".idx").is_file():
+            return _of_raw_ids(text_file, path, raw)
         if kind == "megatron":
             return dataclasses.replace(text_file, kind="megatron", id_type=megatron_pairs.Pair(path).id_type)
-        with path.open("rb") as file:
-            if kind == "json lines" and file.read(64).lstrip()[:1] == b"[":
-                raise InputError(f"{path} is one JSON array: write it as JSON lines, an object a line")
+        check_text(path, compression, kind)
+        if kind == "csv":
+            columns = tables.csv_columns(path, suffix, compression)
+            if text_key not in columns:
+                named = ", ".join(columns)
+                raise InputError(f"{path} has no column {text_key}, its columns are {named}: --text-key names another")
+            return dataclasses.replace(text_file, kind="csv text", column=text_key)
         return text_file if kind == "text" else dataclasses.replace(text_file, kind="json lines")
     except OSError as error:
         raise InputError(f"cannot read {error.filename or path}: {error.strerror}") from error
@@ -175,6 +198,16 @@ def _described(path: Path, text_key: str) -> InputFile:
         raise
     except ValueError as error:
         raise InputError(str(error)) from error
+
+
+def _of_raw_ids(file: InputFile, path: Path, raw: RawType | None) -> InputFile:
+    if raw is None:
+        raise InputError(
+            f"{path} has no .idx beside it, as a Megatron pair has: token ids alone want the type of their integers,"
+            " --raw-ids uint16 or uint16:END with the id that ends a document"
+        )
+    raw_ids.check(path, raw)
+    return dataclasses.replace(file, kind="raw ids", id_type=raw.id_type)
 
 
 def _with_column(file: InputFile, schema: pa.Schema, text_key: str) -> InputFile:
@@ -208,6 +241,10 @@ def _with_column(file: InputFile, schema: pa.Schema, text_key: str) -> InputFile
 def _pieces(file: InputFile, shard_bytes: int, separator: bytes | None) -> list[Piece]:
     try:
         match file.kind:
+            case "csv text" | "arrow text" | "arrow ids" | "raw ids":
+                bounds, sizes = [0, file.size_bytes], [file.size_bytes]
+            case "text" | "json lines" if file.compression:
+                bounds, sizes = [0, file.size_bytes], [file.size_bytes]
             case "text" if separator is None:
                 if file.size_bytes > MAX_DOCUMENT_BYTES:
                     raise InputError(
@@ -219,7 +256,7 @@ def _pieces(file: InputFile, shard_bytes: int, separator: bytes | None) -> list[
             case "text" | "json lines":
                 divider = b"\n"
                 if file.kind == "text" and separator is not None:
-                    divider = separator_in(Path(file.path), separator)
+                    divider = separator_in(file, separator)
                 bounds = _text_bounds(file, shard_bytes, divider)
                 sizes = np.diff(bounds).tolist()
             case "megatron":
@@ -235,18 +272,21 @@ def _pieces(file: InputFile, shard_bytes: int, separator: bytes | None) -> list[
     ]
 
 
-def separator_in(path: Path, separator: bytes) -> bytes:
-    """Returns the separator as the text file `path` has it: with the line ends of its first line.
+def separator_in(file: InputFile, separator: bytes) -> bytes:
+    """Returns the separator as the text file has it: with the line ends of its first line.
 
     Raises:
         OSError: the file cannot be read.
     """
     if b"\n" not in separator or b"\r" in separator:
         return separator
-    with path.open("rb") as file:
-        while block := file.readline(_BLOCK_BYTES):
-            if block.endswith(b"\n"):
-                return separator.replace(b"\n", b"\r\n") if block.endswith(b"\r\n") else separator
+    with Opened(Path(file.path), file.compression) as stream:
+        last = b""
+        while block := stream.read(_BLOCK_BYTES):
+            if (place := (last + block).find(b"\n")) >= 0:
+                is_windows = (last + block)[:place].endswith(b"\r")
+                return separator.replace(b"\n", b"\r\n") if is_windows else separator
+            last = block[-1:]
     return separator
 
 

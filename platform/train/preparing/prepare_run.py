@@ -21,7 +21,9 @@ from platform.study.atomic_write import replacing
 from platform.train.preparing import inputs
 from platform.train.preparing.inputs import InputFile, Shard
 from platform.train.preparing.prepare_progress import PrepareProgress
+from platform.train.preparing.raw_ids import RawType
 from platform.train.preparing.shard import ShardSettings, Shared, begin, make
+from platform.train.preparing.skipping import note_of, summed
 from platform.train.preparing.tokenizer import BYTES, Tokenizer, load
 from platform.train.token_files import file_sha256
 from trainers.data.footer import read_footer
@@ -58,6 +60,10 @@ class PrepareRequest:
     """Bytes between the documents of a text file; None where each file is one document."""
     shard_bytes: int
     num_workers: int
+    raw: RawType | None = None
+    """The type of raw token files; None where there are none."""
+    skip_bad: int = 0
+    """Number of documents that cannot be read which are passed over."""
 
 
 def prepare(request: PrepareRequest) -> TokenIndex:
@@ -67,7 +73,7 @@ def prepare(request: PrepareRequest) -> TokenIndex:
         InputError: a mistake in the request or its inputs, or a folder that something else is in.
         ClusterError: a worker process was killed.
     """
-    selection = inputs.find(request.inputs, request.out, request.text_key)
+    selection = inputs.find(request.inputs, request.out, request.text_key, request.raw)
     files = selection.files
     for sentence in (*selection.sentences(), *_without_effect(request, files)):
         print_line(sentence)
@@ -85,15 +91,23 @@ def prepare(request: PrepareRequest) -> TokenIndex:
             tokenizer=tokenizer,
             text_key=request.text_key,
             separator=request.separator,
+            raw=request.raw,
+            skip_bad=request.skip_bad,
         )
         hashes = _make(shards, settings, request.num_workers)
-        index = _index(request.out, shards, tokenizer, hashes)
+        notes = [note_of(request.out / shard.name) for shard in shards]
+        counts, sentences = summed(notes)
+        for sentence in sentences:
+            print_line(sentence)
+        index = dataclasses.replace(_index(request.out, shards, tokenizer, hashes), skipped=counts)
         if not index.tokens:
             raise InputError(f"every document of the input is empty: there is nothing to train on in {request.out}")
         if tokenizer is not None:
             tokenizer.save(request.out / TOKENIZER)
         with replacing(request.out / NAME) as path:
             write_index(path, index)
+        for note in notes:
+            note.unlink(missing_ok=True)
         if request.separator is not None and index.documents <= sum(file.kind == "text" for file in files):
             print_line(f"--separator {request.separator.decode()!r} divides no file: each is one document")
         return index
@@ -102,8 +116,10 @@ def prepare(request: PrepareRequest) -> TokenIndex:
 def _without_effect(request: PrepareRequest, files: Sequence[InputFile]) -> Iterator[str]:
     """Yields a sentence on each option that no input reads."""
     kinds = {file.kind for file in files}
-    if request.text_key != DEFAULT_KEY and not kinds & {"json lines", "parquet text"}:
+    if request.text_key != DEFAULT_KEY and not kinds & {"json lines", "parquet text", "arrow text", "csv text"}:
         yield f"--text-key {request.text_key} has no effect: no input has keys or columns of text"
+    if request.raw is not None and "raw ids" not in kinds:
+        yield "--raw-ids has no effect: no input is a .bin without its .idx"
     if request.separator is not None and "text" not in kinds:
         yield "--separator has no effect: no input is a text file"
 
@@ -141,9 +157,14 @@ def _locked(folder: Path) -> Generator[None]:
 
 def _plan(request: PrepareRequest, files: Sequence[InputFile], tokenizer: Tokenizer | None) -> dict[str, Any]:
     """Returns the values that determine the folder's bytes."""
-    return {
+    described: Any = to_json(tuple(files))
+    for file in described:
+        if not file["compression"]:
+            del file["compression"]
+    raw = {} if request.raw is None else {"raw_ids": to_json(request.raw)}
+    return raw | {
         "format": FORMAT,
-        "inputs": to_json(tuple(files)),
+        "inputs": described,
         "tokenizer": None if tokenizer is None else tokenizer.name,
         "tokenizer_sha256": None if tokenizer is None else tokenizer.digest,
         "end_of_document": None if tokenizer is None else tokenizer.end_of_document,
@@ -191,7 +212,14 @@ def _make(shards: Sequence[Shard], settings: ShardSettings, num_workers: int) ->
     if not missing:
         return hashes
     context = multiprocessing.get_context("spawn")
-    shared = Shared(input_bytes=context.Value("q", 0), tokens=context.Value("q", 0), stop=context.Event())
+    notes = [note_of(settings.out / shard.name) for shard in shards if shard not in missing]
+    num_skipped = sum(summed(notes)[0].values())
+    shared = Shared(
+        input_bytes=context.Value("q", 0),
+        tokens=context.Value("q", 0),
+        stop=context.Event(),
+        skipped=context.Value("q", num_skipped),
+    )
     total_bytes = sum(shard.size_bytes for shard in missing)
     pool = ProcessPoolExecutor(min(num_workers, len(missing)), context, begin, (settings, shared))
     try:

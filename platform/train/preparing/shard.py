@@ -22,6 +22,8 @@ from platform.common.errors import InputError
 from platform.study.atomic_write import replacing
 from platform.train.preparing.documents import documents
 from platform.train.preparing.inputs import Shard
+from platform.train.preparing.raw_ids import RawType
+from platform.train.preparing.skipping import Skipped, note_of
 from platform.train.preparing.tokenizer import Encode, Tokenizer
 from trainers.data.footer import Tokens
 
@@ -39,6 +41,10 @@ class ShardSettings:
     """The tokenizer; None where the input holds token ids."""
     text_key: str
     separator: bytes | None
+    raw: RawType | None
+    """The type of raw token files; None where there are none."""
+    skip_bad: int
+    """Number of documents that may be passed over, of all shards."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +55,8 @@ class Shared:
     """Bytes of the input that are processed."""
     tokens: "Synchronized[int]"
     """Number of tokens written."""
+    skipped: "Synchronized[int]"
+    """Number of documents that were passed over."""
     stop: Event
     """Set when the run is over: a worker abandons its shard."""
 
@@ -84,11 +92,17 @@ def make(shard: Shard) -> str:
         Stopped: the run is over.
     """
     settings, shared = _Worker.settings, _Worker.shared
+    skipped = Skipped(_may_skip)
     with replacing(settings.out / shard.name) as path:
         with _HashedFile(path) as file, _Writer(file, settings.id_type) as writer:
             for piece in shard.pieces:
                 batches = documents(
-                    piece, encode=_Worker.encode, text_key=settings.text_key, separator=settings.separator
+                    piece,
+                    encode=_Worker.encode,
+                    text_key=settings.text_key,
+                    separator=settings.separator,
+                    raw=settings.raw,
+                    skipped=skipped,
                 )
                 for tokens, input_bytes in batches:
                     if shared.stop.is_set():
@@ -98,9 +112,20 @@ def make(shard: Shard) -> str:
                         shared.input_bytes.value += input_bytes
                     with shared.tokens.get_lock():
                         shared.tokens.value += len(tokens.ids)
+        skipped.write(note_of(settings.out / shard.name))
         with path.open("rb") as written:
             os.fsync(written.fileno())  # a renamed file is never written again: it has to outlive a power cut
     return file.sha256.hexdigest()
+
+
+def _may_skip() -> bool:
+    """Returns whether a further document may be passed over, and counts it."""
+    shared = _Worker.shared
+    with shared.skipped.get_lock():
+        if shared.skipped.value >= _Worker.settings.skip_bad:
+            return False
+        shared.skipped.value += 1
+    return True
 
 
 class _HashedFile(io.FileIO):

@@ -200,7 +200,7 @@ def test_half_a_megatron_pair_and_negative_ids(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds -2 to 1, and token ids lie in 0"):
         _read(pair)
     pair.with_suffix(".idx").unlink()
-    with pytest.raises(InputError, match=r"a Megatron pair is a \.bin and an \.idx, and there is no"):
+    with pytest.raises(InputError, match=r"and there is no .*\.bin|has no \.idx beside it"):
         _read(pair)
 
 

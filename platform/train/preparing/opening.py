@@ -1,0 +1,83 @@
+"""Opens inputs as they are published: plain or compressed, UTF-8 or not, JSON lines or another form of JSON."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from platform.common.errors import InputError
+
+COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
+"""Compression by suffix, as pyarrow calls it."""
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+_HEAD_BYTES = 4096
+
+
+def suffix_of(path: Path) -> tuple[str, str]:
+    """Returns the suffix in small letters, without that of a compression, and the compression; "" for none."""
+    suffix = path.suffix.lower()
+    compression = COMPRESSIONS.get(suffix, "")
+    return (Path(path.stem).suffix.lower() if compression else suffix), compression
+
+
+class Opened:
+    """The bytes of a file, decompressed where they are compressed; several streams end to end are one.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+
+    def __init__(self, path: Path, compression: str) -> None:
+        self._file = path.open("rb")
+        self._stream: Any = self._file
+        if compression:
+            self._stream = pa.CompressedInputStream(pa.PythonFile(self._file, mode="r"), compression)
+
+    def __enter__(self) -> "Opened":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    @property
+    def stored(self) -> int:
+        """Bytes of the file that were read."""
+        return self._file.tell()
+
+    def seek(self, place: int) -> None:
+        """Goes to byte `place` of a file that is not compressed."""
+        self._file.seek(place)
+
+    def read(self, size: int) -> bytes:
+        """Returns at most `size` bytes; none at the end.
+
+        Raises:
+            OSError: the file cannot be read, or is cut short or damaged.
+        """
+        return self._stream.read(size)
+
+
+def check_text(path: Path, compression: str, kind: str) -> None:
+    """Checks by its first bytes that a text file is UTF-8, and one of JSON has an object a line.
+
+    Raises:
+        InputError: it is not.
+        OSError: it cannot be read.
+    """
+    with Opened(path, compression) as file:
+        head = file.read(_HEAD_BYTES)
+    if head.startswith(_UTF_16) or (len(head) > 3 and head[1:4:2] == b"\0\0") or (head[:4:2] == b"\0\0"):
+        raise InputError(f"{path} is UTF-16 text, and UTF-8 is read: iconv -f UTF-16 -t UTF-8 {path} makes it")
+    if kind != "json lines":
+        return
+    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if text.startswith(b"["):
+        raise InputError(
+            f"{path} is one JSON array: write it as JSON lines, an object a line, as jq -c '.[]' {path} does"
+        )
+    if re.match(rb"\{\s*\n", text):
+        raise InputError(
+            f"{path} is pretty-printed JSON, an object over several lines: write an object a line, as jq -c . {path}"
+            " does"
+        )
