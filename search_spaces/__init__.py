@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from search_spaces import hub, reference
+from search_spaces import foreign, hub, reference
 from search_spaces.changes import spelling_hint
 from search_spaces.miniature import of_its_own_axes
 from search_spaces.paths import expanded
@@ -62,6 +62,8 @@ def load(name_or_path: str) -> Space:
         return _of_file(path)
     if path.suffix == ".json":
         return space_of_config(path)
+    if path.suffix.lower() in (".yaml", ".yml") and path.is_file():
+        raise ValueError(foreign.refusal_of_yaml(path))
     if is_of_hub(name_or_path):
         config = hub.fetch(name_or_path)
         return space_of_config(config.path, config.remarks)

@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from search_spaces import engines
+from search_spaces import engines, foreign
 from search_spaces.degrees import tried
 from search_spaces.experts import with_experts
 from search_spaces.miniature import on_cpus
@@ -33,6 +33,8 @@ def space_of_config(path: Path, remarks: tuple[str, ...] = ()) -> Space:
     config = read_json(path, links=True)
     if "layout" in config and "model_type" not in config:
         raise ValueError(f"{path} is a layout and no model: a search takes it by --layout")
+    if "model_type" not in config and (sentence := foreign.refusal(path, config)):
+        raise ValueError(sentence)
     model = ModelSpec.from_config(config, name=name)
     length, batch = _stated(config, "seq_length", name), _stated(config, "global_batch_size", name)
     seq_len, global_batch = length or min(_SEQ_LEN, model.max_positions or _SEQ_LEN), batch or _GLOBAL_BATCH

@@ -9,6 +9,7 @@ import pwd
 import re
 import secrets
 import sys
+import urllib.parse
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -304,14 +305,21 @@ def _check(address: str) -> None:
     """Checks that a Ray answers there in time: Ray's own client would retry for minutes and cannot be cancelled."""
     if address.startswith("ray://"):
         raise InputError(f"{address} is a Ray client address; give the head's own, as HOST:6379, or run on the head")
+    if address.startswith(("http://", "https://")):
+        host = urllib.parse.urlsplit(address).hostname or "HOST"
+        raise InputError(
+            f"{address} is the address of Ray's dashboard, which takes jobs: give the head's own, as {host}:6379, by"
+            " --address, or unset RAY_ADDRESS"
+        )
     do = "start one (`ray up cluster.yaml`), correct --address or RAY_ADDRESS, or use --address local"
     if address == "auto":
         raise InputError(f"no Ray cluster that `ray start` began runs on this machine, got the address auto: {do}")
     host, _, port = address.rpartition(":")
     if not port.isdecimal() or len(port) > 5:
         problem = "its port must be a number up to 65535"
-    elif error_of(host, int(port), timeout_s=ANSWER_S):
-        problem = f"no answer within {ANSWER_S} s"
+    elif error := error_of(host, int(port), timeout_s=ANSWER_S):
+        is_late = isinstance(error, TimeoutError)
+        problem = f"no answer within {ANSWER_S} s" if is_late else (error.strerror or str(error)).lower()
     else:
         problem = _refusal(address)
     if problem:

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import re
+import shlex
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +32,8 @@ from trainers.records.plain_files import open_plain, refuse_others
 
 __all__ = ["Mirror", "check_uri", "default_uri", "display_uri"]
 
+_OLD_SCHEMA = "out-of-date database schema"
+"""Words of MLflow on a database whose tables are of another version."""
 _POLL_S = 0.5
 _LONGEST_PAUSE_S = 15.0
 _LAST_TRY_S = 3.0
@@ -120,6 +123,12 @@ class Mirror:
         else:
             lacking = f"lacks {lacking}"
         name = self.folder.name
+        if _OLD_SCHEMA in self._problem:
+            return (
+                f"MLflow at {display_uri(self.uri)} {lacking}: its tables are of another MLflow: copy it,"
+                f" run `mlflow db upgrade {shlex.quote(display_uri(self.uri))}`, and then `python -m platform.report"
+                f" {name}{studies_option(self.folder.parent)}`"
+            )
         return (
             f"MLflow at {display_uri(self.uri)} {lacking} ({self._problem}{proxy_words(self.uri)}):"
             f" `python -m platform.report {name}{studies_option(self.folder.parent)}` brings it up to date."

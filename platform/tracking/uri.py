@@ -1,8 +1,10 @@
 """The MLflow store of a study: checked before anything starts, without importing MLflow, and shown without secrets."""
 
 import base64
+import importlib.metadata
 import os
 import re
+import shlex
 import urllib.parse
 import urllib.request
 from pathlib import Path
@@ -10,6 +12,8 @@ from pathlib import Path
 from platform.common.errors import InputError
 
 _DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
+_PLUGINS = "mlflow.tracking_store"
+"""Group of entry points by which packages give MLflow further schemes."""
 _SERVERS = ("http", "https")
 
 
@@ -56,6 +60,17 @@ def check_uri(uri: str) -> str:
         return uri
     if kind == "sqlite" and colon:
         return f"{scheme}:///{_absolute(uri, location)}"
+    if kind == "file" or (not colon and uri):
+        folder = urllib.parse.unquote(location.removeprefix("//")) if colon else uri
+        source = Path(folder).absolute()
+        target = f"sqlite:///{_quoted(source.parent / 'mlflow.db')}"
+        raise InputError(
+            f"the MLflow URI {display_uri(uri)!r} is a store of files, where runs are not written: move it by"
+            f" `mlflow migrate-filestore --source {shlex.quote(str(source))} --target {shlex.quote(target)}` and name"
+            f" {target}, or unset MLFLOW_TRACKING_URI"
+        )
+    if colon and any(entry.name == scheme for entry in importlib.metadata.entry_points(group=_PLUGINS)):
+        return uri
     if kind in _DATABASES and location.startswith("//"):
         return uri
     schemes = ", ".join(f"{known_scheme}://" for known_scheme in (*_SERVERS, *_DATABASES, "databricks"))

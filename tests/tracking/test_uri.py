@@ -1,5 +1,6 @@
 """MLflow URIs that are accepted, and how they are shown."""
 
+import importlib.metadata
 import os
 import shlex
 import socket
@@ -40,13 +41,48 @@ def test_what_mlflow_knows_is_taken_as_it_is(uri: str) -> None:
     assert check_uri(uri) == uri
 
 
-@pytest.mark.parametrize(
-    "uri", ["", "ftp://host", "mlruns", "/tmp/mlruns", "file:///tmp/mlruns", "htp://host", "host:5000"]
-)
+@pytest.mark.parametrize("uri", ["", "ftp://host", "htp://host", "host:5000"])
 def test_an_unknown_scheme_is_one_sentence(uri: str) -> None:
     with pytest.raises(InputError, match=r"no known scheme: .*http://, https://, sqlite://") as caught:
         check_uri(uri)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("uri", ["mlruns", "/tmp/some/mlruns", "file:///tmp/some/mlruns"])
+def test_a_store_of_files_has_the_command_that_moves_it(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/")
+    with pytest.raises(InputError, match="is a store of files, where runs are not written") as caught:
+        check_uri(uri)
+    folder = "/mlruns" if uri == "mlruns" else "/tmp/some/mlruns"
+    assert f"`mlflow migrate-filestore --source {folder} --target sqlite:////" in str(caught.value)
+
+
+@pytest.mark.mirror
+def test_the_command_that_moves_a_store_of_files_makes_one_that_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mlflow
+
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    source = tmp_path / "mlruns"
+    client = mlflow.MlflowClient(tracking_uri=source.as_uri())
+    run = client.create_run(client.create_experiment("kept"))
+    client.log_metric(run.info.run_id, "loss", 0.5)
+    with pytest.raises(InputError) as caught:
+        check_uri(str(source))
+    _, command, words = str(caught.value).split("`")
+    subprocess.run([sys.executable, "-m", *shlex.split(command)], check=True, capture_output=True)
+    target = check_uri(words.removeprefix(" and name ").partition(",")[0])
+    moved = mlflow.MlflowClient(tracking_uri=target).get_experiment_by_name("kept")
+    assert moved is not None
+
+
+def test_schemes_of_mlflow_s_plugins_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin = importlib.metadata.EntryPoint("azureml", "azureml.mlflow:store", "mlflow.tracking_store")
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [plugin] if "tracking" in group else [])
+    assert check_uri("azureml://region/workspace") == "azureml://region/workspace"
+    with pytest.raises(InputError, match="no known scheme"):
+        check_uri("arize://host")
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,15 @@ class TestPlaces:
             began_s = time.monotonic()
             output = refused("gpt2", address=address)
             assert time.monotonic() - began_s < 300, "else it waits for ever"
-        assert f"no Ray answers at {address} (no answer within 1 s)" in output and "--address local" in output
+        cause = "no answer within 1 s" if listens else "connection refused"
+        assert f"no Ray answers at {address} ({cause})" in output and "--address local" in output
+
+    @pytest.mark.parametrize("address", ("http://127.0.0.1:8265", "https://head.example"))
+    def test_the_address_of_the_dashboard(self, refused: Refused, address: str) -> None:
+        output = refused("gpt2", address=address)
+        host = address.partition("://")[2].partition(":")[0]
+        assert f"{address} is the address of Ray's dashboard, which takes jobs" in output
+        assert f"give the head's own, as {host}:6379" in output and "or unset RAY_ADDRESS" in output
 
     def test_a_grpc_server_that_is_no_ray(self, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
         """Checks that the address is asked as Ray asks it: past the machine's proxy, which leads nowhere."""
