@@ -47,6 +47,8 @@ class TokenIndex:
     files: tuple[IndexedFile, ...]
     skipped: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
     """Documents of the input that could not be read and were passed over, by reason."""
+    mixture: Mapping[str, float] = dataclasses.field(default_factory=dict[str, float])
+    """Share of the tokens by folder, of a mixture."""
 
 
 def write_index(path: Path, index: TokenIndex) -> None:

@@ -4,6 +4,7 @@ r"""Turns text, JSON lines, Parquet or a Megatron pair into token Parquet for `-
     python -m platform.prepare corpus.txt --separator '\n\n' --out tokens            a paragraph a document
     python -m platform.prepare part-*.jsonl --tokenizer gpt2/ --out tokens           a tokenizer from a folder
     python -m platform.prepare c4/*.json.gz --skip-bad 100 --out tokens              compressed, with bad lines
+    python -m platform.prepare web:0.7 code:0.3 --out mixed                          a mixture of prepared folders
     python -m platform.prepare set_text_document.bin --out tokens                    token ids as they are
 
 The input is streamed and may be larger than memory. The same command resumes a run that was ended.
@@ -20,6 +21,7 @@ from platform.common.command import exit_code_of_resumable
 from platform.common.errors import InputError
 from platform.common.options import CommandParser, argument, json_field, option
 from platform.study.folder import real_path
+from platform.train.preparing.mixing import mix, parts_of
 from platform.train.preparing.prepare_run import DEFAULT_KEY, PrepareRequest, prepare
 from platform.train.preparing.raw_ids import RawType
 from trainers.spec.codec import to_json
@@ -32,7 +34,8 @@ class PrepareOptions:
     inputs: tuple[Path, ...] = argument(
         nargs="+",
         metavar="INPUT",
-        about=".txt, .jsonl or .csv (also .gz, .zst), .parquet, .arrow or .bin files, or folders of them",
+        about=".txt, .jsonl or .csv (also .gz, .zst), .parquet, .arrow or .bin files, folders of them;"
+        " or FOLDER:WEIGHT, prepared ones to mix",
     )
     out: Path = option(metavar="FOLDER", about="the folder to make")
     tokenizer: str | None = option(None, metavar="FOLDER", about='a folder with a tokenizer, or "bytes" (the default)')
@@ -56,6 +59,7 @@ class PrepareOptions:
     skip_bad: int = option(
         0, least=0, metavar="N", about="pass over up to N documents that cannot be read, and tell why (default: none)"
     )
+    seed: int = option(0, least=0, metavar="N", about="seed of a mixture's order (default: %(default)s)")
     workers: int | None = option(
         None, least=1, metavar="N", about="processes that work at once (default: one for each processor)"
     )
@@ -74,7 +78,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str] | None) -> int:
     options = PARSER.read(argv)
     request = _request(options)
-    index = prepare(request)
+    parts = parts_of(options.inputs)
+    index = prepare(request) if parts is None else mix(parts, request.out, options.seed)
     if options.json:
         print(json.dumps(to_json(index), indent=2))
     else:

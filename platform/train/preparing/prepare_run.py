@@ -1,13 +1,9 @@
 """A run of `platform.prepare`: plan, workers, index. A killed run resumes from the finished shards."""
 
-import contextlib
 import dataclasses
-import fcntl
-import json
 import multiprocessing
-import os
 import signal
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -19,6 +15,7 @@ from platform.common.errors import ClusterError, InputError
 from platform.common.output import print_line
 from platform.study.atomic_write import replacing
 from platform.train.preparing import inputs
+from platform.train.preparing.folder_state import finished, locked, write_plan
 from platform.train.preparing.inputs import InputFile, Shard
 from platform.train.preparing.prepare_progress import PrepareProgress
 from platform.train.preparing.raw_ids import RawType
@@ -30,14 +27,11 @@ from trainers.data.footer import read_footer
 from trainers.data.index import (
     FORMAT,
     NAME,
-    PLAN_NAME,
     TOKENIZER,
     IndexedFile,
     TokenIndex,
-    read_index,
     write_index,
 )
-from trainers.records.plain_files import read_json
 from trainers.spec.codec import to_json
 
 DEFAULT_KEY = "text"
@@ -78,10 +72,10 @@ def prepare(request: PrepareRequest) -> TokenIndex:
     for sentence in (*selection.sentences(), *_without_effect(request, files)):
         print_line(sentence)
     tokenizer, id_type = _tokenizer(request, files)
-    with _locked(request.out):
-        _write_plan(request.out, _plan(request, files, tokenizer))
+    with locked(request.out):
+        write_plan(request.out, _plan(request, files, tokenizer))
         if (request.out / NAME).is_file():
-            return _finished(request.out)
+            return finished(request.out)
         for part in request.out.glob(".*.part"):
             part.unlink(missing_ok=True)
         shards = inputs.shards(files, request.shard_bytes, request.separator)
@@ -138,23 +132,6 @@ def _tokenizer(request: PrepareRequest, files: Sequence[InputFile]) -> tuple[Tok
     return None, np.result_type(*{file.id_type for file in ids}).name
 
 
-@contextlib.contextmanager
-def _locked(folder: Path) -> Generator[None]:
-    """Creates the folder and locks it against other runs."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError as error:
-        raise InputError(f"the folder --out {folder} cannot be made: {error.strerror}") from error
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError as error:
-        raise InputError(f"another run of this command writes to {folder}: wait for its end") from error
-    finally:
-        os.close(handle)
-
-
 def _plan(request: PrepareRequest, files: Sequence[InputFile], tokenizer: Tokenizer | None) -> dict[str, Any]:
     """Returns the values that determine the folder's bytes."""
     described: Any = to_json(tuple(files))
@@ -172,37 +149,6 @@ def _plan(request: PrepareRequest, files: Sequence[InputFile], tokenizer: Tokeni
         "separator": None if request.separator is None else request.separator.decode(),
         "shard_bytes": request.shard_bytes,
     }
-
-
-def _write_plan(folder: Path, plan: dict[str, Any]) -> None:
-    """Writes the plan into a new folder; refuses a folder with another plan."""
-    path = folder / PLAN_NAME
-    if not path.exists():
-        others = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
-        if others:
-            raise InputError(f"the folder --out {folder} holds other files, such as {others[0]}: give a new one")
-        with replacing(path) as part:
-            part.write_text(json.dumps(plan, indent=1) + "\n")
-        return
-    try:
-        before = read_json(path)
-    except InputError as error:
-        raise InputError(f"{error}: give another --out") from error
-    changed = [name for name in plan if before.get(name) != plan[name]]
-    if changed:
-        raise InputError(
-            f"the folder --out {folder} was begun with different {' and '.join(changed)}: give the same inputs and"
-            " options to resume it, or another --out"
-        )
-
-
-def _finished(folder: Path) -> TokenIndex:
-    try:
-        index = read_index(folder)
-    except ValueError as error:
-        raise InputError(str(error)) from error
-    assert index is not None
-    return index
 
 
 def _make(shards: Sequence[Shard], settings: ShardSettings, num_workers: int) -> dict[str, str]:

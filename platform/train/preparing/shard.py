@@ -94,7 +94,7 @@ def make(shard: Shard) -> str:
     settings, shared = _Worker.settings, _Worker.shared
     skipped = Skipped(_may_skip)
     with replacing(settings.out / shard.name) as path:
-        with _HashedFile(path) as file, _Writer(file, settings.id_type) as writer:
+        with HashedFile(path) as file, Writer(file, settings.id_type) as writer:
             for piece in shard.pieces:
                 batches = documents(
                     piece,
@@ -128,7 +128,7 @@ def _may_skip() -> bool:
     return True
 
 
-class _HashedFile(io.FileIO):
+class HashedFile(io.FileIO):
     """A file that hashes what is written to it, which is never read back or changed."""
 
     def __init__(self, path: Path) -> None:
@@ -149,10 +149,10 @@ class _HashedFile(io.FileIO):
         return length
 
 
-class _Writer:
+class Writer:
     """A Parquet file with the column `tokens`, one row for each document."""
 
-    def __init__(self, file: _HashedFile, id_type: str) -> None:
+    def __init__(self, file: HashedFile, id_type: str) -> None:
         self._id_type = id_type
         self._schema = pa.schema([("tokens", pa.list_(pa.from_numpy_dtype(np.dtype(id_type))))])
         self._file = pq.ParquetWriter(file, self._schema, compression="zstd")
@@ -160,7 +160,7 @@ class _Writer:
         self._lengths: list[npt.NDArray[np.int64]] = []
         self._num_tokens = 0
 
-    def __enter__(self) -> "_Writer":
+    def __enter__(self) -> "Writer":
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
@@ -175,6 +175,10 @@ class _Writer:
         self._num_tokens += len(tokens.ids)
         if self._num_tokens >= ROW_GROUP_TOKENS:
             self._flush()
+
+    def add_document(self, ids: npt.NDArray[Any]) -> None:
+        """Appends one document."""
+        self.add(Tokens(ids=ids, document_starts=np.zeros(1, np.int64)))
 
     def _flush(self) -> None:
         if not self._num_tokens:

@@ -1,0 +1,167 @@
+"""A mixture of token folders: documents of each in turn, by weights that count tokens, in an order fixed by a seed.
+
+The mixture is a series of rounds. In each, every folder has its share of `_ROUND_TOKENS` tokens for each folder, in an
+order that the seed draws, and gives whole documents until none is due; tokens beyond its share count for later rounds.
+The mixture ends with the first folder that has no further document.
+"""
+
+import dataclasses
+import re
+import shutil
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from platform.common.errors import InputError
+from platform.common.output import print_line
+from platform.study.atomic_write import replacing
+from platform.study.folder import real_path, user_path
+from platform.train.preparing.folder_state import finished, locked, write_plan
+from platform.train.preparing.shard import HashedFile, Writer
+from platform.train.token_files import file_sha256
+from trainers.data.footer import blocks, read_footer
+from trainers.data.index import FORMAT, NAME, TOKENIZER, IndexedFile, TokenIndex, read_index, write_index
+
+_ROUND_TOKENS = 2**13
+_FILE_TOKENS = 2**25
+"""Tokens of an output file, about."""
+_WEIGHTED = re.compile(r"(.+):(\d+\.?\d*|\.\d+)")
+
+_Ids = npt.NDArray[Any]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """A token folder of a mixture."""
+
+    folder: Path
+    weight: float
+    """Its share of the tokens; those of all parts add up to 1."""
+    index: TokenIndex
+
+
+def parts_of(inputs: Sequence[Path]) -> list[Part] | None:
+    """Returns the parts of a mixture, which has weights behind its inputs, `a:0.7 b:0.3`; None where none has.
+
+    Raises:
+        InputError: some inputs have a weight and some have none, one is no token folder, or their tokenizers differ.
+    """
+    matches = [None if user_path(path).exists() else _WEIGHTED.fullmatch(str(path)) for path in inputs]
+    if not any(matches):
+        return None
+    parts: list[Part] = []
+    for path, match in zip(inputs, matches, strict=True):
+        if match is None:
+            raise InputError(f"a mixture has a weight behind each of its folders, as in a:0.7 b:0.3, got {path}")
+        folder = real_path(Path(match[1]))
+        index = read_index(folder) if folder.is_dir() else None
+        if index is None or not float(match[2]):
+            raise InputError(f"{path} wants a folder that platform.prepare made, and a weight above 0")
+        parts.append(Part(folder=folder, weight=float(match[2]), index=index))
+    first = parts[0].index
+    for part in parts:
+        for name in ("tokenizer", "vocab_size", "end_of_document"):
+            if getattr(part.index, name) != getattr(first, name):
+                raise InputError(
+                    f"{part.folder} has another {name.replace('_', ' ')} than {parts[0].folder}: no mixture"
+                )
+    if len({part.folder for part in parts}) < len(parts):
+        raise InputError("a mixture has each folder once: give it its whole weight")
+    total = sum(part.weight for part in parts)
+    return [dataclasses.replace(part, weight=part.weight / total) for part in parts]
+
+
+def mix(parts: Sequence[Part], out: Path, seed: int) -> TokenIndex:
+    """Writes the mixture into the folder `out`, and returns its index.
+
+    Raises:
+        InputError: the folder holds something else, or a file cannot be read.
+    """
+    weights = {str(part.folder): part.weight for part in parts}
+    contents = {str(part.folder): [file.sha256 for file in part.index.files] for part in parts}
+    with locked(out):
+        write_plan(out, {"format": FORMAT, "mixture": weights, "contents": contents, "seed": seed})
+        if (out / NAME).is_file():
+            return finished(out)
+        for old in (*out.glob("tokens-*.parquet"), *out.glob(".*.part")):
+            old.unlink()
+        counts = dict.fromkeys(range(len(parts)), 0)
+        files = _write(parts, out, _drawn(parts, seed, counts))
+        tokenizer = parts[0].folder / TOKENIZER
+        if tokenizer.is_dir():
+            shutil.copytree(tokenizer, out / TOKENIZER, dirs_exist_ok=True)
+        for number, part in enumerate(parts):
+            share = 100 * counts[number] / max(1, sum(counts.values()))
+            print_line(f"{counts[number]:,} of {part.index.tokens:,} tokens of {part.folder}, {share:.2f} %")
+        index = dataclasses.replace(
+            parts[0].index,
+            documents=sum(file.documents for file in files),
+            tokens=sum(file.tokens for file in files),
+            files=tuple(files),
+            skipped={},
+            mixture=weights,
+        )
+        with replacing(out / NAME) as path:
+            write_index(path, index)
+    return index
+
+
+def _drawn(parts: Sequence[Part], seed: int, counts: dict[int, int]) -> Generator[_Ids]:
+    """Yields the documents of the mixture, and counts each part's tokens in `counts`."""
+    sources = [_documents(part) for part in parts]
+    due = [0.0] * len(parts)
+    bits = np.random.PCG64(seed)
+    while True:
+        for number in np.argsort(bits.random_raw(len(parts)), kind="stable").tolist():
+            due[number] += parts[number].weight * _ROUND_TOKENS * len(parts)
+            while due[number] > 0:
+                document = next(sources[number], None)
+                if document is None:
+                    return
+                due[number] -= len(document)
+                counts[number] += len(document)
+                yield document
+
+
+def _documents(part: Part) -> Generator[_Ids]:
+    for file in part.index.files:
+        path = part.folder / file.name
+        try:
+            for tokens in blocks(path, read_footer(path), 0):
+                yield from np.split(tokens.ids, tokens.document_starts[1:])
+        except ValueError as error:
+            raise InputError(str(error)) from error
+
+
+def _write(parts: Sequence[Part], out: Path, documents: Generator[_Ids]) -> list[IndexedFile]:
+    id_type = np.result_type(*{_type_of(part) for part in parts}).name
+    files: list[IndexedFile] = []
+    document = next(documents, None)
+    while document is not None:
+        name = f"tokens-{len(files):06d}.parquet"
+        num_tokens = 0
+        with replacing(out / name) as path, HashedFile(path) as file, Writer(file, id_type) as writer:
+            while document is not None and num_tokens < _FILE_TOKENS:
+                writer.add_document(document)
+                num_tokens += len(document)
+                document = next(documents, None)
+        footer = read_footer(out / name)
+        files.append(
+            IndexedFile(
+                name=name,
+                documents=footer.num_rows,
+                tokens=footer.num_tokens,
+                lowest_id=footer.lowest_id,
+                highest_id=footer.highest_id,
+                size_bytes=(out / name).stat().st_size,
+                sha256=file_sha256(out / name),
+            )
+        )
+    return files
+
+
+def _type_of(part: Part) -> str:
+    return "uint8" if part.index.vocab_size <= 2**8 else "uint16" if part.index.vocab_size <= 2**16 else "int32"
