@@ -273,7 +273,7 @@ def winner(measurements: Iterable[Measurement]) -> Measurement | None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Spread:
-    """How far logarithms of paired runs' ratios lie from their mean."""
+    """The spread of logarithms of paired runs' ratios about their mean."""
 
     deviation: float
     """Standard deviation of one pair."""
