@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from scripts import accuracy
-from scripts.pages import axes, degrees, measurements, options
+from scripts.pages import axes, degrees, json_keys, measurements, options
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
 PAGES: Mapping[str, Callable[[], str]] = {
     "accuracy.md": accuracy.page,
     "axes.md": axes.page,
     "degrees.md": degrees.page,
+    "json.md": json_keys.page,
     "measurements.md": measurements.page,
     "options.md": options.page,
 }

@@ -5,6 +5,7 @@ import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from platform.common.json_form import with_schema
 from platform.report.json_report import as_json
 from platform.report.measurement_table import table_of
 from platform.report.summary import verdicts
@@ -33,7 +34,7 @@ class MeasuredStudy:
     @functools.cached_property
     def answer(self) -> dict[str, Any]:
         """The object that `python -m platform.report --json` prints."""
-        return as_json(self.result)
+        return with_schema(as_json(self.result))
 
     @property
     def best(self) -> dict[str, Any] | None:

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from platform.common.errors import InputError
-from platform.common.options import argument, json_field, markdown_field, option
+from platform.common.options import argument, config_field, json_field, markdown_field, option
 from platform.common.quantities import amount
 from platform.cost_model.hardware import THIS_PROJECT
 from platform.plan.networks import LARGEST_GBPS, SWEPT, parse_sweep, split_network
@@ -37,6 +37,7 @@ class PlanOptions:
     """All options of one command. Fields are named as their options are."""
 
     space: str = argument(metavar="SPACE", about="a space's name, its file, a config.json, or OWNER/NAME of the hub")
+    config: Path | None = config_field()
     cluster: str | None = option(
         None,
         metavar="C",

@@ -11,13 +11,13 @@ It reads the journals alone, and updates MLflow where it lacks something. Exit c
 
 import dataclasses
 import gc
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from platform.common.command import exit_code_of
 from platform.common.errors import InputError, one_line
+from platform.common.json_form import print_json
 from platform.common.options import CommandParser, argument, json_field, markdown_field, option
 from platform.common.output import print_line
 from platform.common.signals import exit_with
@@ -157,7 +157,7 @@ def _report_together(folders: Sequence[Path], explicit_uri: str, options: Report
     results = [_read(folder) for folder in folders]
     path = None if options.html is None else write_page(options.html, results, folders)
     if options.json:
-        print(json.dumps([as_json(result) for result in results], allow_nan=False))
+        print_json({"studies": [as_json(result) for result in results]})
     elif options.markdown:
         print("\n".join(map(as_markdown, results)), end="")
     else:
@@ -205,7 +205,10 @@ def _compare(options: ReportOptions) -> int:
     measurements = [measurement for result in results for measurement in result.history.measurements]
     comparison = results[0].beside(*sides) if results[0].header == results[1].header else None
     explained = difference(sides[0], sides[1], (results[0].header, results[1].header), measurements, comparison)
-    print(json.dumps(finite(to_json(explained))) if options.json else "\n".join(sentences(explained)))
+    if options.json:
+        print_json(finite(to_json(explained)))
+    else:
+        print("\n".join(sentences(explained)))
     return 0
 
 

@@ -141,6 +141,16 @@ class TestARealSearch:
         finally:
             ray.shutdown()
 
+    def test_the_file_of_a_study_repeats_it(self, tmp_path: Path) -> None:
+        first = api.search("gpt2", set={"engine": "ddp"}, max_trials=1, repeats=0, studies=tmp_path, address="local")
+        assert isinstance(first, api.MeasuredStudy)
+        again = api.search(config=first.path / "run.yaml", studies=tmp_path, address="local")
+        assert isinstance(again, api.MeasuredStudy) and again.path != first.path
+        assert again.result.header.options == first.result.header.options
+        assert [run.layout for run in again.result.history.measurements] == [
+            run.layout for run in first.result.history.measurements
+        ]
+
     def test_one_that_is_stopped_keeps_its_study(self, tmp_path: Path) -> None:
         running = api.search("gpt2", name="mine", studies=tmp_path, wait=False, address="local")
         assert isinstance(running, api.Search)

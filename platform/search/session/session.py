@@ -23,6 +23,7 @@ from platform.search.session import finished, first_run, output
 from platform.search.session.dry_run import show_dry_run
 from platform.search.session.header import check_same, header_of
 from platform.search.session.open_study import OpenStudy, opened
+from platform.search.session.repetition import write_run
 from platform.search.session.session_run import SessionRun
 from platform.search.setup.options import SearchOptions
 from platform.search.setup.planning import SearchPlan
@@ -98,13 +99,14 @@ def search(options: SearchOptions, *, handle: ClusterHandle | None = None, is_pr
 
 
 def _record_beginning(study: Study, opening: OpenStudy, setup: StudySetup, uri: str) -> None:
-    """Writes the session's first line into the journal."""
+    """Writes the session's first line into the journal, and of a new study the file that repeats it."""
     if opening.is_resumed:
         study.record(Resume(argv=tuple(sys.argv[1:]), commit=checkout.commit(), study=opening.history.header))
     else:
         header = header_of(study.name, setup, searcher=opening.request.searcher, uri=uri)
         study.record(header)
         study.record(StudyCopy(study=header))
+        write_run(study.path, opening.options, opening.request.options)
 
 
 def _show_finished(opening: OpenStudy, study: Study, uri: str, reason: str, *, is_printed: bool) -> int:
