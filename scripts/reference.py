@@ -7,6 +7,7 @@ Each page is made from what the software itself goes by: parsers, declarations, 
 """
 
 import argparse
+import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -19,6 +20,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "axes.md": axes.page,
     "degrees.md": degrees.page,
     "json.md": json_keys.page,
+    **{name: functools.partial(json_keys.page_of, name) for name in json_keys.PAGES},
     "measurements.md": measurements.page,
     "options.md": options.page,
 }

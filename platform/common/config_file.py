@@ -96,7 +96,7 @@ def words_of(option: str, value: Value, *, kind: str) -> list[str]:
         case "several", list():
             return [option, *value]
         case _:
-            came = {dict: "names with values", list: "a list"}.get(type(value), repr(value))
+            came = repr(value) if isinstance(value, str) else _KINDS["several" if isinstance(value, list) else "names"]
             raise ValueError(f"must be {_KINDS[kind]}, got {came}")
 
 
@@ -106,6 +106,8 @@ _KINDS: Mapping[str, str] = {
     "joined": "one value or a list",
     "repeated": "a value, a list, or names with values",
     "several": "a list",
+    "names": "names with values",
+    "names": "names with values",
 }
 
 

@@ -57,14 +57,50 @@ _WORDS: Mapping[Any, str] = {
 }  # fmt: skip
 
 
+_STUDIES = frozenset((StudyForm, ScalingForm, SeveralForm))
+"""Forms at the top whose parts have a page of their own."""
+_RECORDS = "json-records.md"
+PAGES: Mapping[str, str] = {
+    "json-plan.md": "What `platform.plan --json` prints.",
+    "json-study.md": "What `platform.search` and `platform.report` print of studies.",
+    "json-other.md": "What the other commands print.",
+    _RECORDS: "Records within other objects, as the journal of a study has them too.",
+}
+"""The pages of the forms, with what they are about."""
+
+
 def page() -> str:
-    """Returns the page in Markdown: the commands, then the forms in the order in which they are first named."""
+    """Returns the page of the commands, in Markdown."""
     lines = [_TOP, "| command | | object |", "|---|---|---|"]
     for command, forms in FORMS.items():
         lines += [f"| `{command}` | {options} | {_link(form)} |" for options, form in forms.items()]
-    for form in forms_within(form for forms in FORMS.values() for form in forms.values()):
-        lines += ["", *_section(form)]
     return "\n".join([*lines, ""])
+
+
+def page_of(name: str) -> str:
+    """Returns one of the pages of forms, in Markdown, in the order in which they are first named."""
+    lines = [f"# JSON: {name.removeprefix('json-').removesuffix('.md')}", "", f"{PAGES[name]} [Commands](json.md)."]
+    for form, page_name in _places().items():
+        if page_name == name:
+            lines += ["", *_section(form)]
+    return "\n".join([*lines, ""])
+
+
+@functools.cache
+def _places() -> Mapping[type, str]:
+    """Returns the page on which each form stands."""
+    tops = [form for forms in FORMS.values() for form in forms.values()]
+    of_plans, of_studies = forms_within([PlanForm]), forms_within(_STUDIES)
+    return {
+        form: _RECORDS
+        if dataclasses.is_dataclass(form)
+        else "json-plan.md"
+        if form in of_plans
+        else "json-study.md"
+        if form in of_studies
+        else "json-other.md"
+        for form in forms_within(tops)
+    }
 
 
 def forms_within(forms: typing.Iterable[type]) -> dict[type, None]:
@@ -96,8 +132,11 @@ def _section(form: type) -> Iterator[str]:
     documented, (inherited, optional) = abouts(form), further(form)
     if inherited is not None:
         yield f"| all{'*' if optional else ''} keys of {_link(inherited)} | | those below count |"
+    axes = axes_of(form) if form in (Layout, Recipe) else {}
+    if axes:
+        yield "| each [axis](axes.md) of it | | |"
     for name, key in keys_of(form).items():
-        if inherited is not None and name not in form.__annotations__:
+        if name in axes or (inherited is not None and name not in form.__annotations__):
             continue
         yield f"| `{name}`{'' if key.required else '*'} | {_type(key.hint)} | {_cell(documented.get(name, ''))} |"
 
@@ -109,7 +148,7 @@ def title(form: type) -> str:
 
 
 def _link(form: type) -> str:
-    return f"[{title(form)}](#{title(form).replace(' ', '-')})"
+    return f"[{title(form)}]({_places()[form]}#{title(form).replace(' ', '-')})"
 
 
 def _type(hint: Any) -> str:
@@ -142,8 +181,6 @@ def abouts(form: type) -> Mapping[str, str]:
     for other in (further(form)[0], *bases):  # a `TypedDict` knows its bases from Python 3.12 on
         if typing.is_typeddict(other) or dataclasses.is_dataclass(other):
             texts |= abouts(other)
-    if form in (Layout, Recipe):
-        texts |= {name: declared.about for name, declared in axes_of(form).items()}
     for field, text in zip(body.body, body.body[1:], strict=False):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
             texts[field.target.id] = inspect.cleandoc(ast.literal_eval(text.value))

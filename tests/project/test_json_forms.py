@@ -54,15 +54,15 @@ ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "tests" / "cost_model" / "tables" / "tr3m_1b3.csv"
 AT = "2026-01-01T00:00:00+00:00"
 _PLAIN = {str: str, int: int, float: (int, float), bool: bool, type(None): type(None), Path: str}
-Seen = collections.defaultdict[type, set[str]]
+PrintedKeys = collections.defaultdict[type, set[str]]
 """The keys that were printed, by form."""
 
 
-def mistakes(hint: Any, value: Any, seen: Seen, at: str = "") -> Iterator[str]:
-    """Yields where a JSON value is not of a declared type; what is printed of each form is added to `seen`."""
+def mistakes(hint: Any, value: Any, printed_keys: PrintedKeys, at: str = "") -> Iterator[str]:
+    """Yields where a JSON value is not of a declared type; what is printed of each form is added to `printed_keys`."""
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
-        tried = [list(mistakes(part, value, seen, at)) for part in parts]
+        tried = [list(mistakes(part, value, printed_keys, at)) for part in parts]
         yield from min(tried, key=len)
     elif origin is typing.Literal:
         yield from [] if value in parts else [f"{at}: {value!r} is none of {parts}"]
@@ -73,26 +73,26 @@ def mistakes(hint: Any, value: Any, seen: Seen, at: str = "") -> Iterator[str]:
         yield from [] if is_value else [f"{at}: {value!r} is no {hint.__name__}"]
     elif isinstance(hint, type) and issubclass(hint, enum.Enum):
         yield from [] if value in [member.value for member in hint] else [f"{at}: {value!r} is no {hint.__name__}"]
-    elif typing.is_typeddict(hint) or dataclasses.is_dataclass(hint):
-        yield from _mistakes_of_object(hint, value, seen, at)
+    elif isinstance(hint, type) and (typing.is_typeddict(hint) or dataclasses.is_dataclass(hint)):
+        yield from _mistakes_of_object(hint, value, printed_keys, at)
     elif issubclass(origin, Mapping):
         yield from [f"{at}: {value!r} is no object"] if not isinstance(value, dict) else ()
         for name, item in value.items() if isinstance(value, dict) else ():
-            yield from mistakes(parts[1], item, seen, f"{at}.{name}")
+            yield from mistakes(parts[1], item, printed_keys, f"{at}.{name}")
     else:
         assert issubclass(origin, Sequence), hint
         yield from [f"{at}: {value!r} is no list"] if not isinstance(value, list) else ()
         of_each = [part for part in parts if part is not ...]
         for number, item in enumerate(value if isinstance(value, list) else ()):
-            yield from mistakes(of_each[number % len(of_each)], item, seen, f"{at}[{number}]")
+            yield from mistakes(of_each[number % len(of_each)], item, printed_keys, f"{at}[{number}]")
 
 
-def _mistakes_of_object(form: type, value: Any, seen: Seen, at: str) -> Iterator[str]:
+def _mistakes_of_object(form: type, value: Any, printed_keys: PrintedKeys, at: str) -> Iterator[str]:
     if not isinstance(value, dict):
         yield f"{at}: {value!r} is no object of {form.__name__}"
         return
     declared = keys_of(form)
-    seen[form] |= value.keys()
+    printed_keys[form] |= value.keys()
     yield from (f"{at}: {name} is not declared in {form.__name__}" for name in value.keys() - declared.keys())
     yield from (
         f"{at}: {name} of {form.__name__} is missing"
@@ -100,7 +100,7 @@ def _mistakes_of_object(form: type, value: Any, seen: Seen, at: str) -> Iterator
         if key.required and name not in value
     )
     for name in value.keys() & declared.keys():
-        yield from mistakes(declared[name].hint, value[name], seen, f"{at}.{name}")
+        yield from mistakes(declared[name].hint, value[name], printed_keys, f"{at}.{name}")
 
 
 def test_a_mistake_is_found() -> None:
@@ -209,7 +209,7 @@ def _others(folder: Path, capsys: pytest.CaptureFixture[str]) -> Printed:
 
 @pytest.mark.slow
 def test_what_commands_print_is_what_is_declared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    seen: Seen = collections.defaultdict(set)
+    printed_keys: PrintedKeys = collections.defaultdict(set)
     wrong: list[str] = []
     printed = [
         *_plans(capsys),
@@ -221,10 +221,10 @@ def test_what_commands_print_is_what_is_declared(tmp_path: Path, capsys: pytest.
     for form, value in printed:
         value = json.loads(json.dumps(value))
         assert value.pop("schema") == SCHEMA
-        wrong += mistakes(form, value, seen, form.__name__)
+        wrong += mistakes(form, value, printed_keys, form.__name__)
     assert wrong == []
     assert {form for form, _ in printed} == {form for by_option in FORMS.values() for form in by_option.values()}
-    unseen = {(form.__name__, name) for form in seen for name in keys_of(form).keys() - seen[form]}
+    unseen = {(form.__name__, name) for form in printed_keys for name in keys_of(form).keys() - printed_keys[form]}
     assert unseen == set()
 
 
@@ -238,5 +238,7 @@ def test_every_declared_key_is_documented() -> None:
     forms = forms_within(form for by_option in FORMS.values() for form in by_option.values())
     titles = collections.Counter(map(title, forms))
     assert [words for words, number in titles.items() if number > 1] == []
-    own = {form for form in forms if typing.is_typeddict(form)}
-    assert [(form.__name__, name) for form in own for name in form.__annotations__ if not abouts(form).get(name)] == []
+    declared = {form for form in forms if typing.is_typeddict(form)}
+    assert [
+        (form.__name__, name) for form in declared for name in form.__annotations__ if not abouts(form).get(name)
+    ] == []

@@ -10,7 +10,7 @@ from platform.common.errors import NOT_RESOLVED
 from platform.common.text import figure
 from platform.report.environment_diff import EnvironmentChange, surroundings
 from platform.search.setup.rechecked import RecheckSubject
-from platform.study.result.gate import GateVerdict, verdict_on
+from platform.study.result.gate import GateVerdict
 from platform.study.result.ranking import PointRuns, ratio_interval
 from platform.study.result.result import StudyResult
 from trainers.measuring.intervals import t_quantile
@@ -199,7 +199,7 @@ def recheck_of(subject: RecheckSubject, new: StudyResult) -> Recheck:
         new=new,
         winner=winner,
         runner_up=others[0] if others else None,
-        gate=verdict_on(subject.winner.layout, subject.winner.recipe, new.history.gates),
+        gate=_gate(subject.winner, new),
         changes=tuple(changes),
     )
 
@@ -217,3 +217,10 @@ def _again(point: Measurement, old: StudyResult, new: StudyResult) -> PointAgain
         None,
     )
     return PointAgain(then=then, now=now)
+
+
+def _gate(winner: Measurement, new: StudyResult) -> GateVerdict | None:
+    """Returns the verdict of today's gate on the layout of the old winner; None where it did not run."""
+    of_recipe = new.by_id.get(winner.recipe.id)
+    verdicts = [verdict for curves, verdict in (of_recipe.gates if of_recipe else ()) if curves.layout == winner.layout]
+    return next(filter(None, reversed(verdicts)), None)
