@@ -107,7 +107,6 @@ _KINDS: Mapping[str, str] = {
     "repeated": "a value, a list, or names with values",
     "several": "a list",
     "names": "names with values",
-    "names": "names with values",
 }
 
 

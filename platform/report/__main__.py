@@ -39,7 +39,10 @@ from platform.study.lock import is_locked
 from platform.study.result.result import StudyResult
 from platform.study.study import find, is_study, read
 from platform.tracking.mirror import Mirror
+from platform.tracking.mirrors import Mirrors
 from platform.tracking.uri import check_uri, report_uri
+from platform.tracking.wandb_option import wandb_field
+from platform.tracking.wandb_runs import WandbMirror
 from trainers.records.measurement import Measurement
 from trainers.records.trust import not_written, other_owner
 from trainers.spec.codec import to_json
@@ -71,6 +74,7 @@ class ReportOptions:
     mlflow: str | None = option(
         None, metavar="URI", about="bring MLflow up to date there (default: MLFLOW_TRACKING_URI)"
     )
+    wandb: str | None = wandb_field()
     trust: bool = option(False, about="write files and MLflow for others' studies too")
     no_mlflow: bool = option(False, about="leave MLflow as it is")
 
@@ -148,7 +152,7 @@ def _report_one(folder: Path, explicit_uri: str, options: ReportOptions) -> int:
     if not options.json and not options.markdown:
         print(last_ending(result.history.end, folder), duration_sentence(result.history), sep="\n")
     if not options.no_mlflow and not owner:
-        _mirror(folder, result, explicit_uri, options.html)
+        _mirror(folder, result, explicit_uri, options.html, options.wandb)
     return report_exit_code(result)
 
 
@@ -166,7 +170,7 @@ def _report_together(folders: Sequence[Path], explicit_uri: str, options: Report
         print("Files:", path, sep="\n  ")
     for folder, result in zip(folders, results, strict=True):
         if not options.no_mlflow and (options.trust or not other_owner((folder, folder / JOURNAL))):
-            _mirror(folder, result, explicit_uri, path)
+            _mirror(folder, result, explicit_uri, path, options.wandb)
     return min(map(report_exit_code, results))
 
 
@@ -180,13 +184,16 @@ def _read(folder: Path) -> StudyResult:
     return result
 
 
-def _mirror(folder: Path, result: StudyResult, explicit_uri: str, page: Path | None) -> None:
-    """Updates MLflow, the page included."""
+def _mirror(folder: Path, result: StudyResult, explicit_uri: str, page: Path | None, project: str | None) -> None:
+    """Updates MLflow, and W&B where a project is given, the page included."""
     if is_locked(folder):
         return
     try:
-        mirror = Mirror(folder, report_uri(explicit_uri, result.header.mlflow_uri, folder.parent)).start()
-        print_line(mirror.close(_MIRROR_S, result, () if page is None else (page,)) or "MLflow is up to date.")
+        of_wandb = (WandbMirror(folder, project),) if project else ()
+        uri = report_uri(explicit_uri, result.header.mlflow_uri, folder.parent)
+        mirror = Mirrors(all=(Mirror(folder, uri), *of_wandb)).start()
+        is_up = "MLflow and W&B are up to date." if project else "MLflow is up to date."
+        print_line(mirror.close(_MIRROR_S, result, () if page is None else (page,)) or is_up)
         print_line(mirror.look)
     except InputError as error:
         print_line(one_line(error))

@@ -32,6 +32,8 @@ from platform.search.setup.study_setup import StudySetup, setup_of
 from platform.study.history import History
 from platform.study.study import Study
 from platform.tracking.mirror import Mirror, check_uri, default_uri
+from platform.tracking.mirrors import Mirrors
+from platform.tracking.wandb_runs import WandbMirror
 from platform.train import safety
 from search_spaces.space import Space
 from trainers.records.journal import Resume, StudyCopy
@@ -205,11 +207,13 @@ def _reused(history: History) -> str:
 
 def _ending(
     opening: OpenStudy, study: Study, uri: str, options: SearchOptions, *, is_printed: bool
-) -> tuple[Mirror, output.SessionOutput]:
-    """Returns the study's mirror, not yet started, and the object that shows the result at the end."""
-    mirror = Mirror(study.path, uri, study.from_start())
+) -> tuple[Mirrors, output.SessionOutput]:
+    """Returns the study's mirrors, not yet started, and the object that shows the result at the end."""
+    of_wandb = (WandbMirror(study.path, options.wandb, study.from_start()),) if options.wandb else ()
+    mirrors = Mirrors(all=(Mirror(study.path, uri, study.from_start()), *of_wandb))
     as_object = options.json if is_printed else None
-    return mirror, output.SessionOutput(study, mirror, as_object=as_object, profile=options.profile, copy=opening.copy)
+    end = output.SessionOutput(study, mirrors, as_object=as_object, profile=options.profile, copy=opening.copy)
+    return mirrors, end
 
 
 def _budget(options: SearchOptions, space: Space) -> Budget:

@@ -14,6 +14,7 @@ from platform.common.errors import InputError
 from platform.common.options import address_field, argument, config_field, json_field, option, setting
 from platform.common.quantities import amount, duration, positive, whole_number
 from platform.study.folder import is_path, located, studies_field, user_path
+from platform.tracking.wandb_option import wandb_field
 from trainers.records.journal import StudyHeader
 from trainers.spec.codec import from_json
 from trainers.spec.workload import HOLE
@@ -240,6 +241,7 @@ class SearchOptions:
         group=_PLACES,
         about="copy the journal there as it grows, and --resume from there: a folder or s3://BUCKET/PREFIX",
     )
+    wandb: str | None = wandb_field(group=_PLACES)
     trust: bool = option(
         False, in_files="never", group=_PLACES, about="use others' studies, whose space file or command runs as you"
     )

@@ -25,9 +25,9 @@ SEARCH = """
     --json --layout --learn-from --list --max-trials --name --price-per-gpu-h --profile --repeats --resume --safe
     --searcher
     --seed --seq-len --set --step-line --steps --studies --time-budget --tokens --tokens-per-step --trust
-    --wait-for-gpus --whole-steps
+    --wait-for-gpus --wandb --whole-steps
 """
-REPORT = "--compare --csv --html --json --markdown --mlflow --no-mlflow --pictures --studies --trust"
+REPORT = "--compare --csv --html --json --markdown --mlflow --no-mlflow --pictures --studies --trust --wandb"
 
 COMMANDS_OF_ROOMS = ("search", "plan", "validate", "report")
 """Commands that are packages."""
