@@ -17,7 +17,7 @@ class Mirrors:
     def start(self, is_ready: Callable[[], object] = lambda: True) -> "Mirrors":
         """Begins all of them, see `Mirror.start`."""
         for mirror in self.all:
-            mirror.start(is_ready)
+            mirror.start(is_ready=is_ready)
         return self
 
     def close(self, timeout_s: float, result: StudyResult | None = None, also: Sequence[Path] = ()) -> str:

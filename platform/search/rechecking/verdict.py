@@ -155,7 +155,8 @@ class Recheck:
             first, second = self.winner.now, self.runner_up.now
             if first and second and first.speeds and second.speeds:
                 yield f"Today: {second.beside(first).sentence}" if _is_faster(second, first) else ""
-        yield self.gate.sentence if self.gate else "The winner's numerics gate did not run: the time did not suffice."
+        why = "the time did not suffice" if self.runner_up else "there is no other layout to hold it to"
+        yield self.gate.sentence if self.gate else f"The winner's numerics gate did not run: {why}."
         yield from (f"Changed: {', '.join(change.names)}: {change.values}." for change in self.changes)
         if not self.changes:
             yield "Nothing that is recorded has changed: devices, versions, environment and commit are those of then."

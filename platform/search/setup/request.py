@@ -103,7 +103,9 @@ def read_request(options: SearchOptions) -> SearchRequest:
     if study.recheck is not None:
         subject = subject_of(Path(study.recheck))
         request = read_request(dataclasses.replace(options, study=subject.options))
-        return dataclasses.replace(request, only=subject.candidates, options=study)
+        # A command's length of a sequence is known from then.
+        kept_options = dataclasses.replace(study, seq_len=subject.options.seq_len)
+        return dataclasses.replace(request, only=subject.candidates, options=kept_options)
     if options.profile and options.dry_run:
         raise InputError("--profile profiles the winner's run, and --dry-run runs nothing: leave out one of them")
     if study.command:

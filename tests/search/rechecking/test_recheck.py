@@ -12,18 +12,23 @@ from typing import Any
 import pytest
 
 from platform.common.errors import NOT_RESOLVED, InputError
+from platform.search.__main__ import main as search
+from platform.search.__main__ import parse
 from platform.search.loop import tune
 from platform.search.rechecking import command
 from platform.search.rechecking.verdict import SLOWER, PointAgain
 from platform.search.setup.rechecked import REPEATS, subject_of
+from platform.search.setup.request import read_request
 from platform.study.result.ranking import PointRuns
-from platform.study.study import read
-from tests.samples import measurement
+from platform.study.study import Study, read
+from tests.samples import header, measurement
 from tests.search.loop.backend import result
 from tests.search.loop.played import SPEEDS, Played
 from trainers.records.job import Job
+from trainers.records.journal import Measured
 from trainers.records.measurement import Measurement, Outcome
 from trainers.spec.batch import BatchPoint
+from trainers.spec.codec import to_json
 
 
 def point(*speeds: float) -> PointRuns:
@@ -183,3 +188,28 @@ def test_a_study_without_a_winner_is_refused(played: Played, pair: str, monkeypa
     played.search(pair, "--name", "old", "--gpus", "2")
     with pytest.raises(InputError, match="the study old has no winner to run again"):
         subject_of(played.studies / "old")
+
+
+def test_the_points_of_a_command_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "train.py").write_text("train()")
+    words = ("--tokens-per-step", "64", "--seq-len", "16", "--gpus", "2", "--", "python", "train.py")
+    request = read_request(parse([*words, "{micro_batch=1,2}", "{grad_accum}", "{mode=a,b,c}"]))
+    candidates, _ = request.on(request.space, 2)
+    with Study.create(tmp_path / "studies", "old") as study:
+        study.record(header("old", recipes=(request.space.recipe,), options=to_json(request.options)))
+        for candidate, speed in zip(candidates, (100.0, 300.0, 200.0), strict=True):
+            run = measurement(recipe=candidate.recipe, on=candidate.layout, tokens_per_s=None, outcome=Outcome.OK)
+            study.record(Measured(measurement=dataclasses.replace(run, tokens_per_s=speed, step_time_s=64 / speed)))
+    (tmp_path / "run.yaml").write_text(f"recheck: {study.path}\n")
+    argv = ["--config", "run.yaml", "--dry-run", "--json", "--address", "local"]
+    assert search(argv) == 2
+    assert "which this user did not begin to search" in capsys.readouterr().err
+    assert search([*argv, "--trust"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert [(entry["layout"]["flags"], entry["micro_batches"]) for entry in plan["would_run"]] == [
+        (candidate.layout.flags, [1]) for candidate in candidates[1:]
+    ]
