@@ -104,18 +104,21 @@ def test_an_export_is_the_command_s(studies: Path, tmp_path: Path, capfd: pytest
     options: dict[str, Any] = {"to": "accelerate", "tokens": "20M"}
     exported = study.export(out=tmp_path / "a", **options)
     assert capfd.readouterr() == ("", "")
-    assert exported.launch == tmp_path / "a" / "launch.sh" and exported.launch.exists() and exported.limits
+    launch = tmp_path / "a" / "launch.sh"
+    assert exported.launch == launch and launch.exists() and exported.limits
     assert any("gate" in caveat for caveat in exported.caveats)
     assert export_command(arguments(study.path, out=tmp_path / "b", **options)) == 0
     printed = capfd.readouterr().err.splitlines()
     assert [line.replace(f"{tmp_path / 'b'}/", f"{tmp_path / 'a'}/") for line in printed] == list(exported.sentences)
-    for wrong, sentence in (
+    mistakes: list[tuple[dict[str, Any], str]] = [
         ({"to": "nope"}, "invalid choice"),
         ({"run": 3}, "runs nothing"),
         ({"tokens": None}, "needs"),
-    ):
+    ]
+    for wrong, sentence in mistakes:
+        changed: dict[str, Any] = {**options, "out": tmp_path / "c", **wrong}
         with pytest.raises(api.InputError, match=sentence):
-            study.export(**{**options, "out": tmp_path / "c", **wrong})
+            study.export(**changed)
 
 
 def test_what_a_notebook_shows_is_escaped(studies: Path, monkeypatch: pytest.MonkeyPatch) -> None:

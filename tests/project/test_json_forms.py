@@ -74,7 +74,7 @@ def mistakes(hint: Any, value: Any, printed_keys: PrintedKeys, at: str = "") -> 
     elif isinstance(hint, type) and issubclass(hint, enum.Enum):
         yield from [] if value in [member.value for member in hint] else [f"{at}: {value!r} is no {hint.__name__}"]
     elif isinstance(hint, type) and (typing.is_typeddict(hint) or dataclasses.is_dataclass(hint)):
-        yield from _mistakes_of_object(hint, value, printed_keys, at)
+        yield from _mistakes_of_object(typing.cast(type, hint), value, printed_keys, at)
     elif issubclass(origin, Mapping):
         yield from [f"{at}: {value!r} is no object"] if not isinstance(value, dict) else ()
         for name, item in value.items() if isinstance(value, dict) else ():

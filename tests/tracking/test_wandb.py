@@ -1,6 +1,7 @@
 """W&B as a second mirror, with the real package in offline mode: nothing is sent, and the runs are whole."""
 
 import dataclasses
+import importlib
 import importlib.util
 import json
 import struct
@@ -38,13 +39,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def runs_in(folder: Path) -> list[dict[str, Any]]:
     """Returns what each offline file of W&B holds: its run, its summary, its history and the names of its files."""
-    from wandb.proto import wandb_internal_pb2
+    protocol: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
 
     runs: list[dict[str, Any]] = []
     for path in sorted((folder / "wandb").glob("offline-run-*/*.wandb")):
         run: dict[str, Any] = {"config": {}, "summary": {}, "history": [], "files": []}
         for data in _records(path.read_bytes()):
-            record = wandb_internal_pb2.Record()
+            record = protocol.Record()
             record.ParseFromString(data)
             match record.WhichOneof("record_type"):
                 case "run":

@@ -54,7 +54,7 @@ def test_slower_is_slower_by_more_than_the_interval(
     assert again.ratio == pytest.approx(math.prod(now) ** (1 / len(now)) / math.prod(then) ** (1 / len(then)))
     assert (again.interval is None) is (len(then) + len(now) < 3)
     if again.interval is not None:
-        assert again.interval[0] < again.ratio < again.interval[1]
+        assert again.ratio is not None and again.interval[0] < again.ratio < again.interval[1]
 
 
 def test_the_interval_is_student_s_of_unpaired_runs() -> None:
