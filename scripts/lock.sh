@@ -35,7 +35,7 @@ for kind in "$@"; do
     # What the requirements need must be in the lock: pip refuses everything else. NVIDIA's libraries come with torch.
     missing=$(comm -23 \
         <(uv pip compile --quiet --no-header --no-annotate --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
-            --extra train --extra dev --extra fp8 --extra server --constraint <(grep -v '^torch==' $others) --constraint <(echo "${torch%+*}") pyproject.toml \
+            --extra train --extra dev --extra fp8 --extra server --extra wandb --constraint <(grep -v '^torch==' $others) --constraint <(echo "${torch%+*}") pyproject.toml \
             | sed 's/[ =;].*//' | grep -vE '^(cuda|nvidia)-|^triton$' | sort) \
         <(sed 's/[ =].*//' $lock.part | sort))
     [[ -z $missing ]] || { echo "error: $constraints has no version of" $missing >&2 && exit 1; }

@@ -25,7 +25,7 @@ PACKAGE = "layout_search"
 TREES = ("platform", "search_spaces", "trainers")
 DATA = ("*.html", "*.json", "*.parquet", "NOTICE", "COMMIT", "py.typed")
 _TREE = "|".join(TREES)
-_COMMANDS = "converge|export|plan|prepare|probe|replay|report|search|train|validate"
+_COMMANDS = "converge|export|plan|prepare|probe|recheck|replay|report|search|train|validate"
 _NAMED = re.compile(rf"(?:python -m |(?<![\w.] -m )(?<![\w./-]))platform\.({_COMMANDS})(?!\w|\.\w)")
 """A command as a text suggests it: `python -m platform.plan`, or its name alone."""
 _DOTTED = re.compile(rf"(?<![\w./-])(?:{_TREE})(?:\.[a-z_0-9]+)+")

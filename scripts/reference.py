@@ -7,17 +7,20 @@ Each page is made from what the software itself goes by: parsers, declarations, 
 """
 
 import argparse
+import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from scripts import accuracy
-from scripts.pages import axes, degrees, measurements, options
+from scripts.pages import axes, degrees, json_keys, measurements, options
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
 PAGES: Mapping[str, Callable[[], str]] = {
     "accuracy.md": accuracy.page,
     "axes.md": axes.page,
     "degrees.md": degrees.page,
+    "json.md": json_keys.page,
+    **{name: functools.partial(json_keys.page_of, name) for name in json_keys.PAGES},
     "measurements.md": measurements.page,
     "options.md": options.page,
 }

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from platform.api.arguments import arguments
+from platform.common.json_form import with_schema
 from platform.common.options import CommandParser
 from platform.plan.answered import answered
 from platform.plan.plan_options import PlanOptions
@@ -74,4 +75,4 @@ def plan(
         if nowhere is not None:
             stack.enter_context(contextlib.redirect_stderr(nowhere))
         console = Console(file=nowhere, highlight=False, markup=False, emoji=False)
-        return Plan(answer=answered(read, console)[0])
+        return Plan(answer=with_schema(answered(read, console)[0]))

@@ -2,9 +2,13 @@
 
 import dataclasses
 import functools
+import html
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from platform.api.arguments import arguments
+from platform.common.errors import InputError
+from platform.common.json_form import with_schema
 from platform.report.json_report import as_json
 from platform.report.measurement_table import table_of
 from platform.report.summary import verdicts
@@ -16,6 +20,8 @@ from platform.study.study import find, read
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from platform.train.exporting.command import Exported
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,7 +39,7 @@ class MeasuredStudy:
     @functools.cached_property
     def answer(self) -> dict[str, Any]:
         """The object that `python -m platform.report --json` prints."""
-        return as_json(self.result)
+        return with_schema(as_json(self.result))
 
     @property
     def best(self) -> dict[str, Any] | None:
@@ -53,8 +59,23 @@ class MeasuredStudy:
 
         return pd.DataFrame(records(*table_of(self.result)))
 
+    def export(self, to: str, out: str | Path, **options: Any) -> "Exported":
+        """Writes the winner into the new folder `out`, for another program or for torchrun; returns what is in it.
+
+        `to` and `options` are those of `python -m platform.export`, such as `to="accelerate"` and `tokens="2B"`.
+
+        Raises:
+            InputError: a mistake in the options, or the study has no winner.
+        """
+        from platform.train.exporting import command  # what a look at a study need not wait for
+
+        if options.get("run"):
+            raise InputError("an export from Python writes files and runs nothing: use python -m platform.export --run")
+        return command.export(command.PARSER.read(arguments(self.path, to=to, out=out, **options)))
+
     def _repr_html_(self) -> str:
-        return "".join(f"<p>{sentence}</p>" for sentence in verdicts(self.result)) + self.frame().to_html(max_rows=20)
+        sentences = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in verdicts(self.result))
+        return sentences + self.frame().to_html(max_rows=20)
 
 
 def open(study: str | Path, studies: str | Path | None = None) -> MeasuredStudy:

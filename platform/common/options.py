@@ -13,12 +13,17 @@ options = parser.read(["bloom7b-1", "--tokens", "2B"])
 import argparse
 import dataclasses
 import functools
+import itertools
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
+from platform.common.config_file import near, read_config, words_of
 from platform.common.errors import InputError, Parser
+from trainers.records.trust import check_owner
 
 Value = TypeVar("Value")
 
@@ -48,6 +53,8 @@ class Option:
     then: Callable[[Any], Any] | None = None
     """Function of a value that is not None, called once all are read; it raises `InputError`."""
     is_argument: bool = False
+    in_files: Literal["too", "alone", "never"] = "too"
+    """Whether it may stand in the file of `--config`: beside its spelling on the command line, in its place, or not."""
 
 
 def option(default: Any = dataclasses.MISSING, *, about: str, **declared: Any) -> Any:
@@ -70,6 +77,17 @@ def markdown_field(**declared: Any) -> Any:
     return option(False, about="print the result as Markdown, alone on standard output", **declared)
 
 
+def setting(default: Any = dataclasses.MISSING, *, about: str, **declared: Any) -> Any:
+    """Returns the field of what stands in the file of `--config` alone."""
+    return option(default, about=about, in_files="alone", **declared)
+
+
+def config_field(**declared: Any) -> Any:
+    """Returns the field of `--config`, whose file the parser reads."""
+    about = "read options from a YAML file; none may be given in both places (docs/search.md)"
+    return option(None, metavar="FILE", about=about, in_files="never", **declared)
+
+
 def address_field(**declared: Any) -> Any:
     """Returns the field of `--address`, the Ray that a command runs on."""
     about = 'Ray to run on, "local" for one of its own (default: RAY_ADDRESS, else the cluster whose head this is)'
@@ -86,6 +104,8 @@ class CommandParser(Parser, Generic[Value]):
         groups: dict[str, Any] = {"": self}
         for field, hint in _fields(kind):
             declared: Option = field.metadata["option"]
+            if declared.in_files == "alone":
+                continue
             if declared.group not in groups:
                 groups[declared.group] = self.add_argument_group(declared.group)
             names, settings = _argument(field, hint, declared)
@@ -97,7 +117,70 @@ class CommandParser(Parser, Generic[Value]):
         Raises:
             InputError: an argument is unknown, or a value is not one.
         """
-        return _value(self._kind, vars(self.parse_args(arguments)))
+        words = list(sys.argv[1:] if arguments is None else arguments)
+        files = [
+            text for field, _ in _fields(self._kind) for text in _values_of(words, field) if field.name == "config"
+        ]
+        if len(files) > 1:
+            raise InputError("--config is given twice: keep one file")
+        return self._with_file(words, Path(files[0])) if files else _value(self._kind, vars(self.parse_args(words)))
+
+    def _with_file(self, words: list[str], path: Path) -> Value:
+        """Returns the options of the words and of a file.
+
+        Raises:
+            InputError: a mistake in either, or an option in both.
+        """
+        typed = self._typed(words)
+        if any(field.name == "trust" for field, _ in _fields(self._kind)):
+            check_owner((path,), trusted="trust" in typed)
+        read, alone = list[str](), dict[str, Any]()
+        by_key = {key: (field, hint) for field, hint in _fields(self._kind) for key in _keys(field)}
+        written: dict[str, str] = {}
+        for key, value in read_config(path).items():
+            if key not in by_key:
+                raise InputError(f"{path} has {key}, which is no option{near(key, by_key)}")
+            field, hint = by_key[key]
+            declared: Option = field.metadata["option"]
+            spelt = _names(field, declared)[0]
+            if declared.in_files == "never":
+                raise InputError(f"{path} has {key}, which stands on the command line alone: leave it out")
+            if field.name in written:
+                raise InputError(f"{path} gives {written[field.name]} and {key}, one option twice: keep one of them")
+
+            if field.name in typed:
+                raise InputError(f"{spelt} is given twice, by {path} too: leave one of them out")
+            written[field.name] = key
+            try:
+                option_words = words_of(spelt, value, kind=_kind_of(field, hint))
+            except ValueError as error:
+                raise InputError(f"{path}: {key} {error}") from error
+            if declared.in_files == "alone":
+                alone[field.name] = option_words[1:] if isinstance(value, list) else option_words[0].partition("=")[2]
+            elif declared.is_argument:
+                read[:0] = option_words[1:] if isinstance(value, list) else [option_words[0].partition("=")[2]]
+            else:
+                read += option_words
+        try:
+            return _value(self._kind, vars(self.parse_args([*read, *words])) | alone)
+        except InputError as error:  # the words alone have been read before
+            raise InputError(f"{path}: {error}") from error
+
+    def _typed(self, words: Sequence[str]) -> set[str]:
+        """Returns the names of the fields that these words give."""
+        parser = Parser(add_help=False, argument_default=argparse.SUPPRESS)
+        for field, hint in _fields(self._kind):
+            declared: Option = field.metadata["option"]
+            if declared.in_files == "alone":
+                continue
+            names, settings = _argument(field, hint, declared)
+            settings.pop("default", None)
+            if declared.is_argument:
+                settings |= {"nargs": "*"}
+            else:
+                settings |= {"required": False}
+            parser.add_argument(*names, **settings)
+        return {name for name, value in vars(parser.parse_args(words)).items() if value != []}
 
 
 @functools.cache
@@ -118,6 +201,45 @@ def _fields(kind: Any) -> Iterable[tuple[dataclasses.Field[Any], Any]]:
 def _names(field: dataclasses.Field[Any], declared: Option) -> tuple[str, ...]:
     """Returns how an option or argument is spelt."""
     return (field.name,) if declared.is_argument else declared.names or (f"--{field.name.replace('_', '-')}",)
+
+
+def _keys(field: dataclasses.Field[Any]) -> set[str]:
+    """Returns the keys of a field in a file: its name and its spellings."""
+    names = _names(field, field.metadata["option"])
+    return {field.name, *(name.lstrip("-").replace("-", "_") for name in names)}
+
+
+def _kind_of(field: dataclasses.Field[Any], hint: Any) -> str:
+    """Returns what the option takes, as `words_of` names it."""
+    declared: Option = field.metadata["option"]
+    if hint is bool:
+        return "switch"
+    if declared.repeated:
+        return "repeated"
+    if declared.nargs in ("+", "*", 2) or (declared.in_files == "alone" and typing.get_origin(hint) is tuple):
+        return "several"
+    return "joined" if typing.get_origin(hint) is tuple else "one"
+
+
+def _values_of(words: Sequence[str], field: dataclasses.Field[Any]) -> list[str]:
+    """Returns the values that the words give an option of one value, `--NAME VALUE` or `--NAME=VALUE`."""
+    name = _names(field, field.metadata["option"])[0]
+    apart = [value for word, value in itertools.pairwise(words) if word == name]
+    return apart + [word.removeprefix(f"{name}=") for word in words if word.startswith(f"{name}=")]
+
+
+def non_default(value: Any, default: Any) -> dict[str, Any]:
+    """Returns the options of a value that differ from those of the `default`, by their keys in a file of `--config`,
+    without those that may not stand there.
+    """
+    changed: dict[str, Any] = {}
+    for field in dataclasses.fields(value):
+        declared: Option | None = field.metadata.get("option")
+        if declared is not None and declared.in_files != "never":
+            item = getattr(value, field.name)
+            if item != getattr(default, field.name):
+                changed[field.name] = item
+    return changed
 
 
 def _argument(field: dataclasses.Field[Any], hint: Any, declared: Option) -> tuple[tuple[str, ...], dict[str, Any]]:
@@ -153,6 +275,8 @@ def _value(kind: Any, values: dict[str, Any]) -> Any:
         if declared is None:
             if dataclasses.is_dataclass(hint := _hints(kind)[field.name]):
                 fields[field.name] = _value(hint, values)
+            continue
+        if declared.in_files == "alone" and field.name not in values:
             continue
         value: Any = values[field.name]
         if value is not None and declared.least is not None and value < declared.least:

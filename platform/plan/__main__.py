@@ -15,12 +15,12 @@
 Exit codes: 0, 1 nothing fits or meets a deadline or cost, 2 bad input, 3 Ray is at fault.
 """
 
-import json
 from collections.abc import Sequence
 
 from rich.console import Console
 
 from platform.common.command import exit_code_of
+from platform.common.json_form import print_json
 from platform.common.options import CommandParser
 from platform.common.signals import exit_with
 from platform.plan.answered import answered
@@ -44,7 +44,7 @@ def run(options: PlanOptions) -> int:
     width = _MARKDOWN_WIDTH if options.markdown else None
     answer, code = answered(options, kind(quiet=options.json, width=width, highlight=False, markup=False, emoji=False))
     if options.json:
-        print(json.dumps(answer, indent=2))
+        print_json(answer, indent=2)
     return code
 
 

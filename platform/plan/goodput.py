@@ -74,14 +74,15 @@ class Elapsed:
         """Share of the time that trains."""
         return self.train_days / self.days
 
-    def to_json(self) -> dict[str, float]:
-        """Returns the fields of an answer."""
-        return {
+    def to_json(self) -> dict[str, float | None]:
+        """Returns the fields of an answer; None for infinite days."""
+        days = {
             "elapsed_days": self.days,
             "elapsed_days_low": self.low_days,
             "elapsed_days_high": self.high_days,
-            "goodput": self.goodput,
         }
+        finite = {name: value if math.isfinite(value) else None for name, value in days.items()}
+        return {**finite, "goodput": self.goodput}
 
 
 def elapsed_s(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from platform.common.errors import InputError
-from platform.common.options import argument, json_field, markdown_field, option
+from platform.common.options import argument, config_field, json_field, markdown_field, option
 from platform.common.quantities import amount, duration
 from platform.cost_model.hardware import THIS_PROJECT
 from platform.plan.goodput import CHECKPOINT_S, RESTART_S, Interruptions
@@ -45,6 +45,7 @@ class PlanOptions:
         metavar="SPACE",
         about="a space's name, its file, a config.json, or OWNER/NAME of the hub; several are compared",
     )
+    config: Path | None = config_field()
     cluster: tuple[str, ...] = option(
         (),
         repeated=True,

@@ -11,13 +11,13 @@ It reads the journals alone, and updates MLflow where it lacks something. Exit c
 
 import dataclasses
 import gc
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from platform.common.command import exit_code_of
 from platform.common.errors import InputError, one_line
+from platform.common.json_form import print_json
 from platform.common.options import CommandParser, argument, json_field, markdown_field, option
 from platform.common.output import print_line
 from platform.common.signals import exit_with
@@ -39,7 +39,10 @@ from platform.study.lock import is_locked
 from platform.study.result.result import StudyResult
 from platform.study.study import find, is_study, read
 from platform.tracking.mirror import Mirror
+from platform.tracking.mirrors import Mirrors
 from platform.tracking.uri import check_uri, report_uri
+from platform.tracking.wandb_option import wandb_field
+from platform.tracking.wandb_runs import WandbMirror
 from trainers.records.measurement import Measurement
 from trainers.records.trust import not_written, other_owner
 from trainers.spec.codec import to_json
@@ -71,6 +74,7 @@ class ReportOptions:
     mlflow: str | None = option(
         None, metavar="URI", about="bring MLflow up to date there (default: MLFLOW_TRACKING_URI)"
     )
+    wandb: str | None = wandb_field()
     trust: bool = option(False, about="write files and MLflow for others' studies too")
     no_mlflow: bool = option(False, about="leave MLflow as it is")
 
@@ -148,7 +152,7 @@ def _report_one(folder: Path, explicit_uri: str, options: ReportOptions) -> int:
     if not options.json and not options.markdown:
         print(last_ending(result.history.end, folder), duration_sentence(result.history), sep="\n")
     if not options.no_mlflow and not owner:
-        _mirror(folder, result, explicit_uri, options.html)
+        _mirror(folder, result, explicit_uri, options.html, options.wandb)
     return report_exit_code(result)
 
 
@@ -157,7 +161,7 @@ def _report_together(folders: Sequence[Path], explicit_uri: str, options: Report
     results = [_read(folder) for folder in folders]
     path = None if options.html is None else write_page(options.html, results, folders)
     if options.json:
-        print(json.dumps([as_json(result) for result in results], allow_nan=False))
+        print_json({"studies": [as_json(result) for result in results]})
     elif options.markdown:
         print("\n".join(map(as_markdown, results)), end="")
     else:
@@ -166,7 +170,7 @@ def _report_together(folders: Sequence[Path], explicit_uri: str, options: Report
         print("Files:", path, sep="\n  ")
     for folder, result in zip(folders, results, strict=True):
         if not options.no_mlflow and (options.trust or not other_owner((folder, folder / JOURNAL))):
-            _mirror(folder, result, explicit_uri, path)
+            _mirror(folder, result, explicit_uri, path, options.wandb)
     return min(map(report_exit_code, results))
 
 
@@ -180,13 +184,16 @@ def _read(folder: Path) -> StudyResult:
     return result
 
 
-def _mirror(folder: Path, result: StudyResult, explicit_uri: str, page: Path | None) -> None:
-    """Updates MLflow, the page included."""
+def _mirror(folder: Path, result: StudyResult, explicit_uri: str, page: Path | None, project: str | None) -> None:
+    """Updates MLflow, and W&B where a project is given, the page included."""
     if is_locked(folder):
         return
     try:
-        mirror = Mirror(folder, report_uri(explicit_uri, result.header.mlflow_uri, folder.parent)).start()
-        print_line(mirror.close(_MIRROR_S, result, () if page is None else (page,)) or "MLflow is up to date.")
+        of_wandb = (WandbMirror(folder, project),) if project else ()
+        uri = report_uri(explicit_uri, result.header.mlflow_uri, folder.parent)
+        mirror = Mirrors(all=(Mirror(folder, uri), *of_wandb)).start()
+        is_up = "MLflow and W&B are up to date." if project else "MLflow is up to date."
+        print_line(mirror.close(_MIRROR_S, result, () if page is None else (page,)) or is_up)
         print_line(mirror.look)
     except InputError as error:
         print_line(one_line(error))
@@ -205,7 +212,10 @@ def _compare(options: ReportOptions) -> int:
     measurements = [measurement for result in results for measurement in result.history.measurements]
     comparison = results[0].beside(*sides) if results[0].header == results[1].header else None
     explained = difference(sides[0], sides[1], (results[0].header, results[1].header), measurements, comparison)
-    print(json.dumps(finite(to_json(explained))) if options.json else "\n".join(sentences(explained)))
+    if options.json:
+        print_json(finite(to_json(explained)))
+    else:
+        print("\n".join(sentences(explained)))
     return 0
 
 

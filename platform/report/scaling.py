@@ -1,13 +1,13 @@
 """The comparison of several studies by their number of devices, as a table, JSON, CSV and pictures."""
 
 import dataclasses
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from platform.common.json_form import print_json
 from platform.report.console import laid_out
 from platform.report.days_picture import Days, draw_days
 from platform.report.image_formats import FORMATS
@@ -119,7 +119,7 @@ def show(
     device = results[0].header.cluster.device_word
     files = write_files(folder, table_rows, device, form) if folder else []
     if as_object:
-        print(json.dumps(to_object(table_rows, results), allow_nan=False))
+        print_json(to_object(table_rows, results))
         return
     print_table(table_rows, device, Console(width=width, highlight=False, markup=False, emoji=False))
     if files:

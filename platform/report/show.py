@@ -1,6 +1,5 @@
 """Prints a study's result on standard output: a table with its verdicts, or one JSON object."""
 
-import json
 import os
 import shutil
 import sys
@@ -8,6 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
+from platform.common.json_form import print_json
 from platform.report.accumulations import accumulation_parts
 from platform.report.batches import batch_parts
 from platform.report.console import rendered
@@ -31,7 +31,7 @@ def table_width() -> int:
 def show(result: StudyResult, files: Sequence[Path], *, as_object: bool) -> None:
     """Prints a study's result: table, verdicts and files, or the JSON object alone."""
     if as_object:
-        print(json.dumps(as_json(result), allow_nan=False))
+        print_json(as_json(result))
         return
     width = table_width()
     color = sys.stdout.isatty() and "NO_COLOR" not in os.environ

@@ -51,7 +51,7 @@ def studies_field(**declared: Any) -> Any:
 
 def trust_field() -> Any:
     """Returns the field of `--trust`, of commands that run nothing of a study."""
-    return option(False, about="use others' folders")
+    return option(False, about="use others' folders", in_files="never")
 
 
 def default_folder() -> str:

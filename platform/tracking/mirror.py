@@ -1,4 +1,4 @@
-"""Mirrors a study's journal to MLflow from another thread, so that the search never waits for it."""
+"""Mirrors a study's journal to MLflow, or another tracker, from another thread: the search never waits for it."""
 
 import fcntl
 import os
@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from platform.common.errors import NOT_RESOLVED, InputError
 from platform.common.signals import INTERRUPTED
@@ -22,6 +23,7 @@ from platform.study.result.result import StudyResult
 from platform.tracking.content import Entry, PredictedFigures, content_of, id_of
 from platform.tracking.runs import WINNER_FILES, Runs
 from platform.tracking.study_run import roles
+from platform.tracking.study_runs import StudyRuns
 from platform.tracking.system_metrics import Samples
 from platform.tracking.uri import check_uri, default_uri, display_uri, proxy_words, without_secrets
 from platform.tracking.urls import viewing_lines
@@ -41,7 +43,7 @@ _FILES = (*WINNER_FILES, "measurements.csv", "measurements.parquet", "*.png", "t
 
 
 class Mirror:
-    """Follows the journal in `folder` and repeats it in MLflow at `uri`, until closed.
+    """Follows the journal in `folder` and repeats it in MLflow at `uri`, until closed; a subclass does in another one.
 
     Skipped layouts have no run. While the server does not answer, the thread asks again with growing pauses.
 
@@ -49,16 +51,20 @@ class Mirror:
         InputError: the URI has no scheme that MLflow knows.
     """
 
+    tracker: ClassVar[str] = "MLflow"
+    lock: ClassVar[str] = "mirror.lock"
+    """File in the study's folder that the one mirror of this tracker locks."""
+
     def __init__(self, folder: Path, uri: str, tail: Tail | None = None) -> None:
         """Starts from `tail`, a reader of the journal from its beginning; opens one where none is given."""
         self.folder = folder.absolute()
-        self.uri = check_uri(uri)
+        self.uri = self._checked(uri)
         self._tail = tail or Tail(self.folder / JOURNAL)
         self._history = History()
         self._rung_starts: dict[tuple[str, int], str] = {}
         self._pending: deque[tuple[Entry, str, str]] = deque()
         self._seen_ids: set[str] = set()
-        self._runs: Runs | None = None
+        self._runs: StudyRuns | None = None
         self.addresses: Mapping[str, str] = {}
         """Address of each saved view, known once MLflow has answered."""
         self._samples = Samples(self.folder, after_ms=0)
@@ -78,7 +84,7 @@ class Mirror:
     def start(self, is_ready: Callable[[], object] = lambda: True) -> "Mirror":
         """Begins as soon as `is_ready` returns true, or when it is closed; returns at once.
 
-        Importing MLflow takes seconds, and halves the speed of whatever this process does meanwhile.
+        Importing a tracker takes seconds, and halves the speed of whatever this process does meanwhile.
         """
         self._is_ready = is_ready
         self._thread.start()
@@ -99,8 +105,26 @@ class Mirror:
         if self._complete:
             return ""
         if self._elsewhere:
-            return "Another process, the running search it seems, is mirroring this study to MLflow."
+            return f"Another process, the running search it seems, is mirroring this study to {self.tracker}."
         return self._lacking()
+
+    @staticmethod
+    def _checked(uri: str) -> str:
+        """Returns the tracker's place in its full form.
+
+        Raises:
+            InputError: there can be none of it.
+        """
+        return check_uri(uri)
+
+    def _connected(self, header: StudyHeader) -> StudyRuns:
+        """Returns the study's runs in the tracker, as they are now."""
+        return Runs(self.uri, header)
+
+    @property
+    def place(self) -> str:
+        """The tracker's place as it may be shown."""
+        return display_uri(self.uri)
 
     @property
     def look(self) -> str:
@@ -130,7 +154,7 @@ class Mirror:
                 f" {name}{studies_option(self.folder.parent)}`"
             )
         return (
-            f"MLflow at {display_uri(self.uri)} {lacking} ({self._problem}{proxy_words(self.uri)}):"
+            f"{self.tracker} at {self.place} {lacking} ({self._problem}{proxy_words(self.uri)}):"
             f" `python -m platform.report {name}{studies_option(self.folder.parent)}` brings it up to date."
         )
 
@@ -147,7 +171,7 @@ class Mirror:
             wait_s = _POLL_S
             try:
                 if lock is None:
-                    lock = _only_one(self.folder / "mirror.lock")
+                    lock = _only_one(self.folder / self.lock)
                     self._elsewhere = False
                 self._sync(closing)
                 pause_s = 1.0
@@ -176,7 +200,7 @@ class Mirror:
             self._complete = closing
             return
         if self._runs is None:
-            self._runs = Runs(self.uri, header)
+            self._runs = self._connected(header)
             self._looked = True
             self.addresses = self._runs.addresses
             self._samples = Samples(self.folder, after_ms=self._runs.samples_until_ms())
@@ -188,7 +212,7 @@ class Mirror:
         if closing:
             self._finish(self._runs)
 
-    def _add_pending(self, runs: Runs, header: StudyHeader) -> None:
+    def _add_pending(self, runs: StudyRuns, header: StudyHeader) -> None:
         measurements = [entry for entry, _, _ in self._pending if isinstance(entry, Measurement)]
         predicted = _predictions(measurements, header)
         while self._pending:
@@ -214,7 +238,7 @@ class Mirror:
             start = next((trial.at for trial in self._history.trials if trial.trial_id == entry.trial_id), entry.at)
             self._pending.append((entry, start, entry.at))
 
-    def _finish(self, runs: Runs) -> None:
+    def _finish(self, runs: StudyRuns) -> None:
         header, end = self._history.header, self._history.end
         assert header is not None
         if end is None:

@@ -1,13 +1,40 @@
 """The state of a training, as a sentence or as JSON."""
 
-from typing import Any
+from typing import TypedDict
 
 from platform.common.text import duration, figure
 from platform.train.training_folder import TrainingFolder, steps_of
 from trainers.records.training import Begun, Saved, TrainingPlan, Validated
 
 
-def summary(folder: TrainingFolder, plan: TrainingPlan) -> dict[str, Any]:
+class TrainingForm(TypedDict):
+    """The state of a training."""
+
+    folder: str
+    """Its folder."""
+    complete: bool
+    """Whether all tokens are trained on."""
+    tokens: int
+    """Tokens trained on, in all steps that are recorded."""
+    tokens_saved: int
+    """Tokens trained on at the newest checkpoint."""
+    steps: int
+    """Optimizer steps."""
+    train_loss: float | None
+    """Loss of the last step; null before the first."""
+    val_loss: float | None
+    """Last held-out loss; null before the first."""
+    train_s: float
+    """Seconds of training."""
+    attempts: int
+    """Number of times that it was begun or resumed."""
+    checkpoint_stall_s: float | None
+    """Longest time for which a checkpoint held up the training; null before the first."""
+    checkpoint: str
+    """The newest checkpoint; empty where there is none."""
+
+
+def summary(folder: TrainingFolder, plan: TrainingPlan) -> TrainingForm:
     """Returns the state of the training so far: tokens, steps, losses and paths, as JSON values."""
     records = folder.read_records()
     steps = steps_of(records)
@@ -29,7 +56,7 @@ def summary(folder: TrainingFolder, plan: TrainingPlan) -> dict[str, Any]:
     }
 
 
-def closing_sentence(folder: TrainingFolder, result: dict[str, Any]) -> str:
+def closing_sentence(folder: TrainingFolder, result: TrainingForm) -> str:
     """Returns the closing sentence."""
     if not result["steps"]:
         return f"No step is complete yet: the same command resumes the training in {folder.path}."

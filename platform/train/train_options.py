@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 from pathlib import Path
 
-from platform.common.options import address_field, argument, json_field, option
+from platform.common.options import address_field, argument, config_field, json_field, option
 from platform.common.quantities import duration, positive, whole_number
 from platform.study.folder import absolute_path, studies_field, trust_field
 from trainers.records.training import ScheduleKind
@@ -44,6 +44,7 @@ class TrainOptions:
     """The options of one call."""
 
     target: str = argument(metavar="STUDY|FILE", about="a study whose winner is trained, or a layout.json")
+    config: Path | None = config_field()
     tokens: int = option(read=_count, metavar="N", about="tokens to train on, as in 2e9 or 2B")
     data: str | None = option(
         None, metavar="PATH", about="token files that platform.prepare made (default: the recipe's data)"

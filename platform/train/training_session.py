@@ -2,12 +2,12 @@
 
 import contextlib
 import dataclasses
-import json
 import os
 from collections.abc import Generator, Mapping
 
 from platform.cluster.connection import connected
 from platform.cluster.nodes import ClusterHandle
+from platform.common.json_form import print_json
 from platform.common.output import print_line
 from platform.study.folder import user_path
 from platform.tracking.uri import check_uri, default_uri
@@ -52,7 +52,7 @@ def train(options: TrainOptions) -> int:
                 code = train_on(handle, training)
         result = summary(training.folder, training.plan)
         if options.json:
-            print(json.dumps(result, indent=2))
+            print_json(result, indent=2)
         else:
             print_line(closing_sentence(training.folder, result))
         return code

@@ -13,7 +13,6 @@ configurations of a cell are merged by their median first.
 """
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from rich.console import Console
 
 from platform.common.command import exit_code_of
 from platform.common.errors import InputError
+from platform.common.json_form import print_json
 from platform.common.options import CommandParser, argument, json_field, option
 from platform.common.signals import exit_with
 from platform.cost_model.engines import import_costs
@@ -64,7 +64,7 @@ def _run(options: ValidateOptions) -> int:
     rows = [row for table in options.tables for row in read_rows(table)]
     report = validate(rows, num_calibrate=options.calibrate, min_cell=options.min_cell)
     if options.json:
-        print(json.dumps(to_json(report), indent=2))
+        print_json(to_json(report), indent=2)
         return 0
     console = Console(highlight=False, markup=False, emoji=False)
     if options.rows:

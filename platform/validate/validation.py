@@ -4,7 +4,7 @@ import collections
 import contextlib
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 from platform.common.errors import InputError
 from platform.validate.cells import Row
@@ -158,6 +158,59 @@ def _without_memory(baseline: Scores) -> Scores:
         oom_precision=None,
         oom_recall=None,
     )
+
+
+class ScoresForm(TypedDict):
+    """Scores of predictions beside measurements; null where there is nothing to score. Errors are relative."""
+
+    rows_scored: int
+    """Configurations."""
+    rows_left_out: int
+    """Rows that cannot be read as runs."""
+    step_time_ape_median: float | None
+    """Median error of the step time."""
+    step_time_ape_mean: float | None
+    """Mean error of the step time."""
+    memory_ape_median: float | None
+    """Median error of the memory."""
+    rank_correlation: float | None
+    """Spearman's rank correlation of speeds."""
+    regret_median: float | None
+    """Share of speed that the predicted best loses, the median over cells."""
+    regret_mean: float | None
+    """The same, the mean over cells."""
+    oom_first_choices: int
+    """Cells whose predicted best ran out of memory."""
+    oom_precision: float | None
+    """Share of predicted out-of-memory errors that are."""
+    oom_recall: float | None
+    """Share of out-of-memory errors that are predicted."""
+    interval_coverage: float | None
+    """Share of step times within their 80 % interval."""
+    interval_half_width_median: float | None
+    """Median half width of the interval."""
+    near_best_ape_median: float | None
+    """Median error of the rows near their cell's best."""
+    oom_missed: int
+    """Out-of-memory errors that are not predicted."""
+    oom_false_alarms: int
+    """Predicted out-of-memory errors that are none."""
+
+
+class CellForm(ScoresForm):
+    """The scores of one cell."""
+
+    cell: list[str]
+    """Model, device, number of devices, length, global batch, and the recipe where it is named."""
+
+
+class ValidationForm(TypedDict):
+    """A validation."""
+
+    overall: ScoresForm
+    """Scores over all cells."""
+    cells: list[CellForm]
+    """Scores by cell."""
 
 
 def to_json(report: Report) -> dict[str, Any]:

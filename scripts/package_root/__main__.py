@@ -9,6 +9,7 @@ COMMANDS = {
     "search": "measures layouts and returns the fastest",
     "plan": "predicts layouts, before anything is measured",
     "report": "shows what a study measured",
+    "recheck": "measures a study's winner again, on today's machine and versions",
     "train": "trains with a study's winner",
     "converge": "trains several layouts to a loss",
     "prepare": "makes token files of texts",

@@ -8,6 +8,7 @@ from collections.abc import Container, Iterator, Sequence
 
 COMMANDS = (
     "platform.search.__main__", "platform.report.__main__", "platform.plan.__main__",
+    "platform.search.rechecking.command",
     "platform.cluster.probing.command", "platform.train.preparing.command", "platform.train.__main__",
     "platform.train.converging.command", "platform.train.exporting.command", "platform.validate.__main__",
     "platform.validate.replaying.command", "platform.tracking.serve", "deploy.aws.prepare",

@@ -9,11 +9,13 @@ import pandas as pd
 import pytest
 
 import platform.api as api
+import platform.api.studies as api_studies
 from platform.api.arguments import arguments
 from platform.plan.__main__ import main as plan_command
 from platform.report.__main__ import main as report_command
 from platform.report.measurement_table import write_table
 from platform.study.study import Study
+from platform.train.exporting.command import main as export_command
 from tests.samples import header, layout, measurement, oom, skipped
 from trainers.records.journal import End, Measured
 
@@ -97,6 +99,33 @@ def test_a_study_is_what_the_report_prints(studies: Path, capfd: pytest.CaptureF
     assert api.open(studies / "one").answer == study.answer
 
 
+def test_an_export_is_the_command_s(studies: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    study = api.open("one", studies)
+    options: dict[str, Any] = {"to": "accelerate", "tokens": "20M"}
+    exported = study.export(out=tmp_path / "a", **options)
+    assert capfd.readouterr() == ("", "")
+    launch = tmp_path / "a" / "launch.sh"
+    assert exported.launch == launch and launch.exists() and exported.limits
+    assert any("gate" in caveat for caveat in exported.caveats)
+    assert export_command(arguments(study.path, out=tmp_path / "b", **options)) == 0
+    printed = capfd.readouterr().err.splitlines()
+    assert [line.replace(f"{tmp_path / 'b'}/", f"{tmp_path / 'a'}/") for line in printed] == list(exported.sentences)
+    mistakes: list[tuple[dict[str, Any], str]] = [
+        ({"to": "nope"}, "invalid choice"),
+        ({"run": 3}, "runs nothing"),
+        ({"tokens": None}, "needs"),
+    ]
+    for wrong, sentence in mistakes:
+        changed: dict[str, Any] = {**options, "out": tmp_path / "c", **wrong}
+        with pytest.raises(api.InputError, match=sentence):
+            study.export(**changed)
+
+
+def test_what_a_notebook_shows_is_escaped(studies: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api_studies, "verdicts", lambda result: ["<script>alert(1)</script>"])
+    assert "<script>" not in api.open("one", studies)._repr_html_()  # type: ignore[reportPrivateUsage]
+
+
 def test_a_study_s_frame_is_its_table(studies: Path, tmp_path: Path) -> None:
     study = api.open("one", studies)
     write_table(tmp_path / "table.csv", study.result)
@@ -140,6 +169,16 @@ class TestARealSearch:
             assert ray.is_initialized() and ray.get(ray.remote(lambda: 7).remote()) == 7
         finally:
             ray.shutdown()
+
+    def test_the_file_of_a_study_repeats_it(self, tmp_path: Path) -> None:
+        first = api.search("gpt2", set={"engine": "ddp"}, max_trials=1, repeats=0, studies=tmp_path, address="local")
+        assert isinstance(first, api.MeasuredStudy)
+        again = api.search(config=first.path / "run.yaml", studies=tmp_path, address="local")
+        assert isinstance(again, api.MeasuredStudy) and again.path != first.path
+        assert again.result.header.options == first.result.header.options
+        assert [run.layout for run in again.result.history.measurements] == [
+            run.layout for run in first.result.history.measurements
+        ]
 
     def test_one_that_is_stopped_keeps_its_study(self, tmp_path: Path) -> None:
         running = api.search("gpt2", name="mine", studies=tmp_path, wait=False, address="local")

@@ -16,6 +16,7 @@ import pytest
 
 import platform.report.__main__ as report  # pyright takes `from platform import` for the standard module
 import platform.search.__main__ as search
+import platform.search.rechecking.command as recheck
 import platform.train.__main__ as train
 import platform.train.converging.command as converge
 import platform.train.exporting.command as export
@@ -42,6 +43,7 @@ COMMANDS: dict[str, str] = {
     "platform.plan.__main__": "a study of --learn-from, of which it only shows what it makes of the figures",
     "platform.prepare": "",
     "platform.probe": "",
+    "platform.recheck": "the study whose points run again",
     "platform.replay": "",
     "platform.report.__main__": "shows any study; writes files and MLflow behind the gate",
     "platform.search.__main__": "a study to resume, its copy, one to learn from",
@@ -55,6 +57,7 @@ OPENING: dict[str, tuple[Main, str, list[str]]] = {
     "resume": (search.main, "one", ["--resume", "one", *NOWHERE]),
     "resume several": (search.main, "s", ["--resume", "s", *NOWHERE]),
     "resume a copy": (search.main, "copies/one", ["--resume", "one", "--copy-to", "{}/copies", *NOWHERE]),
+    "recheck": (recheck.main, "one", ["one", *NOWHERE]),
     "learn from": (search.main, "one", ["bloom7b", "--learn-from", "one", *NOWHERE]),
     "train": (train.main, "one", ["one", "--tokens", "2e9", "--decay-tokens", "1"]),
     "train on": (train.main, "training", ["{}/training/layout.json", "--tokens", "2e9", "--decay-tokens", "1",
@@ -200,6 +203,8 @@ def test_every_reader_of_a_journal_is_behind_the_gate() -> None:
         "api/studies.py",  # shows, and writes nothing
         "report/__main__.py",
         "report/group_report.py",
+        "search/rechecking/command.py",  # after the search itself wrote it
+        "search/setup/rechecked.py",  # the points; `open_study` admits before anything of it runs
         "search/session/device_counts.py",  # after the search itself wrote it
         "tracking/study_run.py",  # figures of the studies beside one that was admitted
         "train/target.py",  # admits

@@ -36,7 +36,9 @@ MAKERS = frozenset(
         "report/__main__.py",
         "report/follow.py",
         "report/group_report.py",
+        "search/rechecking/command.py",
         "search/session/output.py",
+        "search/setup/rechecked.py",
         "train/target.py",
     )
 )

@@ -29,7 +29,6 @@ def test_the_pages_stay_short() -> None:
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *docs]
     words = {str(page.relative_to(ROOT)): len(re.findall(r"\S*\w\S*", page.read_text("utf-8"))) for page in pages}
     assert len(pages) > 20
-    largest = {"docs/reference/options.md": 2_300}  # a line for each option
-    assert [name for name, count in words.items() if count > largest.get(name, 1_900)] == [], (
-        "move what only explains history to docs/lab"
-    )
+    looked_up = "docs/reference/"  # tables that nobody reads from end to end
+    too_long = [name for name, count in words.items() if count > (3_000 if name.startswith(looked_up) else 1_900)]
+    assert too_long == [], "move what only explains history to docs/lab"

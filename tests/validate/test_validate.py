@@ -41,7 +41,7 @@ def tr3m() -> list[PublishedRun]:
 def test_the_json_object(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(TABLES / "tr3m_1b3.csv"), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert set(report) == {"overall", "cells"}
+    assert set(report) == {"schema", "overall", "cells"}
     assert set(report["overall"]) == KEYS
     assert len(report["cells"]) == 2
     for cell in report["cells"]:

@@ -66,7 +66,7 @@ class StudyHeader:
         return tuple(
             word
             for name, value in self.options.items()
-            if value is not None and value is not False and value != [] and name not in ("command", "folder")
+            if value is not None and value is not False and value != [] and name not in ("command", "folder", "recheck")
             for word in _arguments(name, value)
         ) + (("--", *command) if command else ())
 

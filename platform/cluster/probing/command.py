@@ -8,7 +8,6 @@ Exit codes: 0, 2 bad input, 3 the cluster is at fault.
 """
 
 import dataclasses
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from platform.cluster.probing import probe_store
 from platform.cluster.probing.probe_run import measure
 from platform.cluster.probing.probe_tables import show, to_object
 from platform.common.command import exit_code_of
+from platform.common.json_form import print_json
 from platform.common.options import CommandParser, address_field, json_field
 from platform.study.folder import studies_field, user_path
 
@@ -53,7 +53,7 @@ def _run(argv: Sequence[str] | None) -> int:
         probe = measure(handle, began_s)
     path = probe_store.write(options.studies, probe)
     if options.json:
-        print(json.dumps(to_object(probe, path), indent=1))
+        print_json(to_object(probe, path), indent=1)
     else:
         show(probe, path, Console(highlight=False, markup=False, emoji=False))
     return 0

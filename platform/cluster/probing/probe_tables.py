@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from rich.console import Console
 from rich.table import Table
@@ -11,6 +11,7 @@ from rich.table import Table
 from platform.cluster.probing.choices import choice_sentences, disagreements
 from platform.cluster.probing.findings import LAGS, laggards
 from platform.common.errors import InputError
+from platform.common.json_form import with_fields_of
 from platform.common.text import figure
 from platform.cost_model.hardware import ClusterSpec, from_cluster
 from trainers.records.probe import Collective, Probe, Scope
@@ -22,6 +23,36 @@ SCOPES: Mapping[Scope, str] = {
     "cluster": "whole cluster",
     "pair": "two nodes",
 }
+
+
+@with_fields_of(Collective)
+class RatedCollectiveForm(TypedDict):
+    """One collective of one group, as its slowest rank measured it."""
+
+    algorithm_gb_per_s: float
+    """The tensor's bytes over the time, in GB/s."""
+    bus_gb_per_s: float
+    """Bandwidth of a link, in GB/s."""
+    bus_gbit_per_s: float
+    """The same in Gbit/s."""
+
+
+@with_fields_of(Probe)
+class JudgedProbeForm(TypedDict):
+    """The findings of a probe on a cluster."""
+
+    collectives: list[RatedCollectiveForm]
+    """Collectives by group, operation and size."""
+    theory: dict[str, Any]
+    """The catalogue's figures: TFLOP/s by precision, GB/s of a copy and of the links of each group; empty where it
+    lacks the device.
+    """
+    lagging: list[str]
+    """Devices and nodes that lag behind the others, a clause each."""
+    disagreements: list[str]
+    """Choices on which ranks disagree, a clause each."""
+    file: str
+    """The file that keeps the probe."""
 
 
 def theory(probe: Probe) -> ClusterSpec | None:

@@ -16,6 +16,7 @@ from platform.common.text import plural
 from platform.report.endings import RESUME, command_for
 from platform.report.group_report import report, worse_code
 from platform.search.session import session
+from platform.search.session.repetition import write_run
 from platform.search.setup.options import SearchOptions, StudyOptions, read_options
 from platform.search.setup.request import read_request, resumed
 from platform.search.setup.study_setup import setup_of
@@ -56,6 +57,8 @@ def search(options: SearchOptions) -> int:
                 raise InputError(f"on {plural(count, 'device')}: {error}") from error
         if not options.dry_run:
             write_group(studies / name, group)
+            if options.resume is None:
+                write_run(studies / name, options, begun_with)
         began_s = time.monotonic()  # no budget holds Ray's start
         for number, count in enumerate(group.counts):
             print_line(f"On {plural(count, 'device')} ({number + 1} of {len(group.counts)}):")

@@ -1,10 +1,10 @@
 """Prints for `--dry-run` what a search would run, what it would skip and why, and its cost at most."""
 
 import dataclasses
-import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypedDict
 
+from platform.common.json_form import print_json
 from platform.common.text import duration, plural
 from platform.search.confirmation.confirmation import ConfirmationPlan
 from platform.search.loop.budget import Budget, Spending
@@ -13,7 +13,56 @@ from platform.search.setup.forecast import forecast_of
 from platform.search.setup.planning import Candidate, num_rungs
 from platform.search.setup.study_setup import StudySetup
 from platform.study.history import History
+from trainers.spec.cluster import Cluster
 from trainers.spec.float8 import float8_sentence
+from trainers.spec.layout import Layout
+
+
+class WouldRunForm(TypedDict):
+    """A layout that would be measured."""
+
+    recipe: str
+    """Its recipe in one line."""
+    layout: Layout
+    """The layout."""
+    micro_batches: list[int]
+    """Its ladder."""
+
+
+class WouldSkipForm(TypedDict):
+    """A batch point that would be skipped."""
+
+    recipe: str
+    """Its recipe in one line."""
+    layout: Layout
+    """The layout."""
+    micro_batch: int
+    """Sequences a device and micro-step."""
+    reason: str
+    """The reason why it cannot run or fit."""
+
+
+class DryRunForm(TypedDict):
+    """The plan of a search; with several numbers of devices an object a line for each."""
+
+    space: str
+    """Name of the space."""
+    cluster: Cluster
+    """The devices."""
+    recipes: list[str]
+    """The recipes in one line each."""
+    would_run: list[WouldRunForm]
+    """Layouts that would be measured."""
+    skipped: list[WouldSkipForm]
+    """Batch points that would be skipped."""
+    final_runs_at_most: int
+    """Most runs after the search."""
+    estimated_s_at_most: float
+    """Most seconds that it takes, estimated."""
+    estimated_device_s_at_most: float
+    """The same in device seconds."""
+    budget_s: float | None
+    """Seconds after which a budget ends it; null for none."""
 
 
 def show_dry_run(setup: StudySetup, budget: Budget, history: History, *, as_object: bool) -> None:
@@ -24,7 +73,7 @@ def show_dry_run(setup: StudySetup, budget: Budget, history: History, *, as_obje
     remaining = [dataclasses.replace(candidate, micro_batches=rungs) for candidate, rungs in missing if rungs]
     seconds = setup.plan.expected_s(remaining, setup.cluster, setup.timing, setup.rules)
     if as_object:
-        print(json.dumps(_as_object(setup, budget, remaining, seconds)))
+        print_json(_as_object(setup, budget, remaining, seconds))
         return
     _print(setup, remaining, seconds)
     for option, limit_s in _limits(setup, budget).items():

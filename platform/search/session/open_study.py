@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 
 from platform.cluster import leftovers
 from platform.common.errors import InputError
@@ -10,13 +11,15 @@ from platform.common.output import print_line
 from platform.search.session import own_commands
 from platform.search.session.header import check_engines, check_space_file
 from platform.search.setup.options import SearchOptions, options_of
+from platform.search.setup.rechecked import subject_of
 from platform.search.setup.request import SearchRequest, read_request, resumed
 from platform.study.backup import Backup
 from platform.study.folder import studies_option
 from platform.study.group import is_group
 from platform.study.history import History
+from platform.study.journal import JOURNAL
 from platform.study.study import Study, check_name, fresh_name, is_study
-from trainers.records.trust import check_owner
+from trainers.records.trust import admit, check_owner
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,6 +85,7 @@ def opened(options: SearchOptions) -> Generator[OpenStudy]:
 def _new(options: SearchOptions) -> OpenStudy:
     if options.name is not None:
         check_name(options.name)
+    _check_rechecked(options)
     request = read_request(options)
     own_commands.remember(request)
     if options.dry_run:
@@ -94,6 +98,25 @@ def _new(options: SearchOptions) -> OpenStudy:
             f" {name}{studies_option(options.studies)}, or choose another name"
         )
     return OpenStudy(options=options, request=request, study=Study.create(options.studies, name), copy=copy)
+
+
+def _check_rechecked(options: SearchOptions) -> None:
+    """Refuses to run the old study of a recheck where a resumption of it would be refused: it may be somebody else's.
+
+    Raises:
+        InputError: it would be.
+    """
+    if options.study.recheck is None:
+        return
+    folder = Path(options.study.recheck)
+    admit(folder, (JOURNAL,), trusted=options.trust)
+    header = subject_of(folder).result.header
+    check_engines(header)
+    begun_with = options_of(header)
+    check_owner(begun_with.files(), trusted=options.trust)
+    check_space_file(header, begun_with.files(), trusted=options.trust)
+    if begun_with.command:
+        own_commands.check(read_request(options), is_typed=False, trusted=options.trust)
 
 
 def _resumed(options: SearchOptions, name: str) -> OpenStudy:
@@ -115,6 +138,7 @@ def _resumed(options: SearchOptions, name: str) -> OpenStudy:
         options = resumed(options, begun_with)
         check_owner(begun_with.files(), trusted=options.trust)
         check_space_file(history.header, begun_with.files(), trusted=options.trust)
+        _check_rechecked(options)
         if begun_with.learn_from is not None and options.study.learn_from is None:
             print_line("The study that it learned from is gone: it goes on with what it measured itself.")
         request = read_request(options)

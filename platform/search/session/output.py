@@ -14,7 +14,7 @@ from platform.study.backup import Backup
 from platform.study.journal import Tail
 from platform.study.result.result import StudyResult
 from platform.study.study import Study
-from platform.tracking.mirror import Mirror
+from platform.tracking.mirrors import Mirrors
 from trainers.records.job import Timing
 
 MIRROR_CLOSE_S = 30.0
@@ -27,7 +27,7 @@ class SessionOutput:
     def __init__(
         self,
         study: Study,
-        mirror: Mirror | None = None,
+        mirror: Mirrors | None = None,
         *,
         as_object: bool | None = None,
         profile: bool = False,

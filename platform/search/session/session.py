@@ -23,6 +23,7 @@ from platform.search.session import finished, first_run, output
 from platform.search.session.dry_run import show_dry_run
 from platform.search.session.header import check_same, header_of
 from platform.search.session.open_study import OpenStudy, opened
+from platform.search.session.repetition import write_run
 from platform.search.session.session_run import SessionRun
 from platform.search.setup.options import SearchOptions
 from platform.search.setup.planning import SearchPlan
@@ -31,6 +32,8 @@ from platform.search.setup.study_setup import StudySetup, setup_of
 from platform.study.history import History
 from platform.study.study import Study
 from platform.tracking.mirror import Mirror, check_uri, default_uri
+from platform.tracking.mirrors import Mirrors
+from platform.tracking.wandb_runs import WandbMirror
 from platform.train import safety
 from search_spaces.space import Space
 from trainers.records.journal import Resume, StudyCopy
@@ -98,13 +101,14 @@ def search(options: SearchOptions, *, handle: ClusterHandle | None = None, is_pr
 
 
 def _record_beginning(study: Study, opening: OpenStudy, setup: StudySetup, uri: str) -> None:
-    """Writes the session's first line into the journal."""
+    """Writes the session's first line into the journal, and of a new study the file that repeats it."""
     if opening.is_resumed:
         study.record(Resume(argv=tuple(sys.argv[1:]), commit=checkout.commit(), study=opening.history.header))
     else:
         header = header_of(study.name, setup, searcher=opening.request.searcher, uri=uri)
         study.record(header)
         study.record(StudyCopy(study=header))
+        write_run(study.path, opening.options, opening.request.options)
 
 
 def _show_finished(opening: OpenStudy, study: Study, uri: str, reason: str, *, is_printed: bool) -> int:
@@ -203,11 +207,13 @@ def _reused(history: History) -> str:
 
 def _ending(
     opening: OpenStudy, study: Study, uri: str, options: SearchOptions, *, is_printed: bool
-) -> tuple[Mirror, output.SessionOutput]:
-    """Returns the study's mirror, not yet started, and the object that shows the result at the end."""
-    mirror = Mirror(study.path, uri, study.from_start())
+) -> tuple[Mirrors, output.SessionOutput]:
+    """Returns the study's mirrors, not yet started, and the object that shows the result at the end."""
+    of_wandb = (WandbMirror(study.path, options.wandb, study.from_start()),) if options.wandb else ()
+    mirrors = Mirrors(all=(Mirror(study.path, uri, study.from_start()), *of_wandb))
     as_object = options.json if is_printed else None
-    return mirror, output.SessionOutput(study, mirror, as_object=as_object, profile=options.profile, copy=opening.copy)
+    end = output.SessionOutput(study, mirrors, as_object=as_object, profile=options.profile, copy=opening.copy)
+    return mirrors, end
 
 
 def _budget(options: SearchOptions, space: Space) -> Budget:

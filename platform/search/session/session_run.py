@@ -30,7 +30,7 @@ from platform.search.setup.forecast import forecast_of
 from platform.search.setup.planned_line import planned
 from platform.search.setup.study_setup import StudySetup
 from platform.study.study import Study
-from platform.tracking.mirror import Mirror
+from platform.tracking.mirrors import Mirrors
 from platform.tracking.system_metrics import sampled
 from search_spaces.candidate import Candidate
 from trainers.records.journal import End, Measured
@@ -52,7 +52,7 @@ class SessionRun:
         *,
         began_s: float,
         leftover: leftovers.Note | None = None,
-        mirror: Mirror | None = None,
+        mirror: Mirrors | None = None,
         result: output.SessionOutput | None = None,
     ) -> None:
         """Takes over a session that began at `began_s`.

@@ -11,9 +11,10 @@ import platform.searchers as searchers  # pyright takes `from platform import` f
 import search_spaces
 from platform.cluster.waiting import WAIT_S
 from platform.common.errors import InputError
-from platform.common.options import address_field, argument, json_field, option
+from platform.common.options import address_field, argument, config_field, json_field, option, setting
 from platform.common.quantities import amount, duration, positive, whole_number
 from platform.study.folder import is_path, located, studies_field, user_path
+from platform.tracking.wandb_option import wandb_field
 from trainers.records.journal import StudyHeader
 from trainers.spec.codec import from_json
 from trainers.spec.workload import HOLE
@@ -61,10 +62,9 @@ class StudyOptions:
         group=_SUBJECT,
         about="values of an axis (docs/reference/axes.md)",
     )
-    command: tuple[str, ...] = ()
-    """The user's own training behind `--`, whose holes are the axes; empty where a space is searched."""
-    folder: str = ""
-    """Folder in which the command runs."""
+    command: tuple[str, ...] = setting((), about="the user's own training, whose holes are the axes, as behind --")
+    folder: str = setting("", about="folder in which the command runs")
+    recheck: str | None = setting(None, about="folder of a study whose winner and runner-up alone run again")
     tokens_per_step: int | None = option(
         None,
         read=whole_number(1),
@@ -153,7 +153,8 @@ class StudyOptions:
         if old is not None and is_path(old):
             old = _absolute(old)
         layout, data = (path and _absolute(path) for path in (self.layout, self.data))
-        return dataclasses.replace(self, space=space, learn_from=old, layout=layout, data=data)
+        recheck = self.recheck and _absolute(self.recheck)
+        return dataclasses.replace(self, space=space, learn_from=old, layout=layout, data=data, recheck=recheck)
 
     def files(self) -> tuple[Path, ...]:
         """Returns the space's file, which may be code; empty for a built-in space and a model of the hub."""
@@ -177,7 +178,8 @@ class SearchOptions:
     """All options of one command. Fields are named as their options are."""
 
     study: StudyOptions = dataclasses.field(default_factory=StudyOptions)
-    list: bool = option(False, group=_SUBJECT, about="print the known spaces and end")
+    config: Path | None = config_field(group=_SUBJECT)
+    list: bool = option(False, group=_SUBJECT, about="print the known spaces and end", in_files="never")
     profile: bool = option(
         False,
         group=_TRIALS,
@@ -239,7 +241,10 @@ class SearchOptions:
         group=_PLACES,
         about="copy the journal there as it grows, and --resume from there: a folder or s3://BUCKET/PREFIX",
     )
-    trust: bool = option(False, group=_PLACES, about="use others' studies, whose space file or command runs as you")
+    wandb: str | None = wandb_field(group=_PLACES)
+    trust: bool = option(
+        False, in_files="never", group=_PLACES, about="use others' studies, whose space file or command runs as you"
+    )
     dry_run: bool = option(False, group=_PLACES, about="print what would run and its cost, and end")
     json: bool = json_field(group=_PLACES)
 
@@ -259,15 +264,19 @@ def with_command(options: SearchOptions, command: Sequence[str]) -> SearchOption
     Raises:
         InputError: several numbers of devices are asked for, and the command has no hole for their number.
     """
-    if not command:
+    if command and options.study.command:
+        raise InputError(f"the command is given twice, behind -- and by {options.config}: leave one of them out")
+    if not command and not options.study.command:
         return options
+    command = command or options.study.command
     gpus = options.study.gpus
     if len(gpus) > 1 and not any(match[1] == "gpus" for word in command for match in HOLE.finditer(word)):
         raise InputError(
             f"--gpus {','.join(map(str, gpus))} changes the number of devices, and the command has no hole {{gpus}}"
             " for it, as in --nproc-per-node '{gpus}'"
         )
-    study = dataclasses.replace(options.study, command=tuple(command), folder=str(Path.cwd()))
+    folder = _absolute(options.study.folder) if options.study.folder else str(Path.cwd())
+    study = dataclasses.replace(options.study, command=tuple(command), folder=folder)
     return dataclasses.replace(options, study=study)
 
 

@@ -11,6 +11,7 @@ from platform.common.errors import InputError
 from platform.search.setup import old_studies
 from platform.search.setup.command_options import ONLY_OF_COMMANDS, check_options, option_name, space_of
 from platform.search.setup.options import SearchOptions, StudyOptions
+from platform.search.setup.rechecked import refuse_others, subject_of
 from platform.study.layout_file import LayoutFile, read_layout
 from platform.study.model_difference import nearest_difference
 from search_spaces.candidate import Candidate, RejectedLayout
@@ -57,6 +58,8 @@ class SearchRequest:
     """Whether the winner is profiled at the end; not kept, since a study may be resumed for it."""
     options: StudyOptions
     """The options that the request was read from, for the journal."""
+    only: tuple[Candidate, ...] = ()
+    """The candidates, where they are those of an old study; empty for all of the space."""
 
     @property
     def wanted_devices(self) -> int | None:
@@ -70,6 +73,9 @@ class SearchRequest:
         Raises:
             InputError: nothing can run on so many devices.
         """
+        if self.only:
+            refuse_others(self.only, [recipe.id for recipe in space.recipes], space.name)
+            return self.only, ()
         try:
             if self.fixed is None:
                 return _candidates(space, num_devices)
@@ -94,6 +100,12 @@ def read_request(options: SearchOptions) -> SearchRequest:
         InputError: no such space, axis, value, file or data; one sentence.
     """
     study = options.study
+    if study.recheck is not None:
+        subject = subject_of(Path(study.recheck))
+        request = read_request(dataclasses.replace(options, study=subject.options))
+        # A command's length of a sequence is known from then.
+        kept_options = dataclasses.replace(study, seq_len=subject.options.seq_len)
+        return dataclasses.replace(request, only=subject.candidates, options=kept_options)
     if options.profile and options.dry_run:
         raise InputError("--profile profiles the winner's run, and --dry-run runs nothing: leave out one of them")
     if study.command:

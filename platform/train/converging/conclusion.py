@@ -4,8 +4,9 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
+from platform.common.json_form import print_json
 from platform.common.output import print_line
 from platform.common.text import count, plural
 from platform.study.atomic_write import replacing
@@ -17,6 +18,38 @@ from platform.train.converging.strategies import Strategy
 from platform.train.converging.verdict import StrategyVerdict, best_by_time, compare, sentences
 
 RESULT, PICTURE = "convergence.json", "convergence"
+
+
+class StrategyForm(TypedDict):
+    """The trainings of one strategy."""
+
+    learning_rate: float
+    """Its learning rate."""
+    learning_rate_source: str
+    """The origin of that."""
+    spread: float | None
+    """Standard deviation over seeds of the loss at equal tokens; null for a single seed."""
+    seeds: dict[str, dict[str, float | None]]
+    """Points on the curve of each seed, null where it ends before: `tokens_per_s`, `tokens_to_loss`, `hours_to_loss`,
+    `loss_at_equal_tokens` and `loss_at_equal_hours`.
+    """
+
+
+class ConvergenceForm(TypedDict):
+    """A comparison of trainings."""
+
+    target_loss: float | None
+    """The loss that all of them reach; null where there is none."""
+    equal_tokens: float
+    """Tokens at which losses are compared."""
+    equal_hours: float
+    """Hours at which losses are compared."""
+    strategies: dict[str, StrategyForm]
+    """The trainings by strategy."""
+    left_out: dict[str, str]
+    """The reason why a strategy is not compared, by its name."""
+    answer: list[str]
+    """The result in sentences."""
 
 
 def conclude(
@@ -59,7 +92,7 @@ def conclude(
     )
     look = log_comparison(compared, verdict, studies)
     if as_object:
-        print(json.dumps(result, allow_nan=False))
+        print_json(result)
     else:
         print(*lines, "Files:", f"  {picture}", f"  {out / RESULT}", sep="\n")
     print_line(look)
@@ -74,7 +107,7 @@ def answer(verdict: StrategyVerdict, rates: Mapping[str, Rate]) -> list[str]:
     return [*lines, *(f"{name}: learning rate {rate.value:.3g}, {rate.source}." for name, rate in rates.items())]
 
 
-def to_object(verdict: StrategyVerdict, rates: Mapping[str, Rate], lines: Sequence[str]) -> dict[str, Any]:
+def to_object(verdict: StrategyVerdict, rates: Mapping[str, Rate], lines: Sequence[str]) -> ConvergenceForm:
     """Returns the object that `--json` prints and that the file of figures holds."""
     return {
         "target_loss": verdict.target_loss,

@@ -77,17 +77,34 @@ class ExportOptions:
 PARSER = CommandParser(ExportOptions, prog="python -m platform.export", description=__doc__)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Exported:
+    """The folder that an export wrote."""
+
+    folder: Path
+    launch: Path | None = None
+    """The script that trains the layout in another program; None for a model."""
+    limits: tuple[str, ...] = ()
+    """The parts of the layout or recipe that the other program does not carry."""
+    caveats: tuple[str, ...] = ()
+    """The evidence that the study's result lacks, a sentence each."""
+    remarks: tuple[str, ...] = ()
+    """Sentences on what was written."""
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """All of it for people."""
+        return (*self.caveats, *self.remarks, *(f"- {limit}" for limit in self.limits))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
     try:
         options = PARSER.read(argv)
-        out = options.out
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise InputError(f"{out} is there already: give --out a new folder")
-        if options.to == "transformers":
-            _export_model(options, out)
-        else:
-            _export_layout(options, out)
+        for sentence in export(options).sentences:
+            print_line(sentence)
+        if options.run is not None and options.to != "transformers":
+            print(speed(options, options.run))
         return 0
     except (InputError, ClusterError) as error:
         print_line(f"{'error' if isinstance(error, InputError) else 'the run failed'}: {one_line(error)}")
@@ -96,29 +113,40 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def _export_model(options: ExportOptions, out: Path) -> None:
+def export(options: ExportOptions) -> Exported:
+    """Writes the model or the layout into the folder of the options; returns what is in it.
+
+    Raises:
+        InputError: a mistake in the options, or in what they name.
+    """
+    out = options.out
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"{out} is there already: give --out a new folder")
+    return _export_model(options, out) if options.to == "transformers" else _export_layout(options, out)
+
+
+def _export_model(options: ExportOptions, out: Path) -> Exported:
     folder = TrainingFolder(absolute_path(options.target), trusted=options.trust)
     plan = folder.plan()
     newest, damages = (None, []) if plan is None else folder.verified_checkpoint()
     if plan is None or newest is None:
         raise InputError(f"{folder.path} holds no checkpoint of a training: give platform.train's --out")
-    for damage in damages:
-        print_line(f"The checkpoint {damage.path.name} is not used: {damage.reason}")
-    from trainers.training.export import export, write_tokenizer  # imports torch
+    remarks = [f"The checkpoint {damage.path.name} is not used: {damage.reason}" for damage in damages]
+    from trainers.training import export as model_export  # imports torch
 
     try:
-        export(newest, plan.recipe, out, dtype=options.dtype)
-        has_tokenizer = write_tokenizer(plan.recipe, out)
+        model_export.export(newest, plan.recipe, out, dtype=options.dtype)
+        has_tokenizer = model_export.write_tokenizer(plan.recipe, out)
     except ValueError as error:
         raise InputError(str(error)) from error
     if not has_tokenizer:
-        print_line(f"No tokenizer of the data {plan.recipe.data} is known: put yours into {out}.")
-    print_line(f"{out} holds the model of {newest.name}: AutoModelForCausalLM.from_pretrained({str(out)!r})")
+        remarks.append(f"No tokenizer of the data {plan.recipe.data} is known: put yours into {out}.")
+    remarks.append(f"{out} holds the model of {newest.name}: AutoModelForCausalLM.from_pretrained({str(out)!r})")
+    return Exported(folder=out, remarks=tuple(remarks))
 
 
-def _export_layout(options: ExportOptions, out: Path) -> None:
+def _export_layout(options: ExportOptions, out: Path) -> Exported:
     plan, target, device = _plan(options)
-    promised = target and target.tokens_per_s
     if options.run is not None:
         check_devices(plan, device, options.run)
     match options.to:
@@ -130,19 +158,30 @@ def _export_layout(options: ExportOptions, out: Path) -> None:
             limits = write_deepspeed(plan, out)
     caveats = target.caveats if target else ()
     write_caveats(out, caveats)
-    for caveat in caveats:
-        print_line(caveat)
-    print_line(f"{out / 'launch.sh'} trains {plan.phases[0].layout.label} in {options.to}. It does not carry:")
-    for limit in limits:
-        print_line(f"- {limit}")
-    if options.run is None:
-        return
+    launch = out / "launch.sh"
+    return Exported(
+        folder=out,
+        launch=launch,
+        limits=tuple(limits),
+        caveats=tuple(caveats),
+        remarks=(f"{launch} trains {plan.phases[0].layout.label} in {options.to}. It does not carry:",),
+    )
+
+
+def speed(options: ExportOptions, steps: int) -> str:
+    """Trains what was exported for some steps here, and the same by this project; returns a sentence on both speeds.
+
+    Raises:
+        InputError: the layout cannot run here.
+        ClusterError: a run failed.
+    """
+    plan, target, device = _plan(options)
     per_step = plan.tokens_per_step(plan.phases[0])
     if options.to == "torchrun":
-        print(beside_search(run_torchrun(out, options.run, device), promised, tokens_per_step=per_step))
-    else:
-        ours = run_ours(plan, options.run, device)
-        print(compared(options.to, run_plain(out, options.run, device), ours, tokens_per_step=per_step))
+        ran = run_torchrun(options.out, steps, device)
+        return beside_search(ran, target and target.tokens_per_s, tokens_per_step=per_step)
+    ours = run_ours(plan, steps, device)
+    return compared(options.to, run_plain(options.out, steps, device), ours, tokens_per_step=per_step)
 
 
 def _plan(options: ExportOptions) -> tuple[TrainingPlan, Target | None, Device]:

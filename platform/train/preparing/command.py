@@ -12,13 +12,13 @@ Exit codes: 0, 2 bad input, 3 a worker process was killed, 130 interrupted.
 """
 
 import dataclasses
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from platform.common.command import exit_code_of_resumable
 from platform.common.errors import InputError
+from platform.common.json_form import print_json
 from platform.common.options import CommandParser, argument, json_field, option
 from platform.study.folder import real_path
 from platform.train.preparing.mixing import mix, parts_of
@@ -81,7 +81,7 @@ def _run(argv: Sequence[str] | None) -> int:
     parts = parts_of(options.inputs)
     index = prepare(request) if parts is None else mix(parts, request.out, options.seed)
     if options.json:
-        print(json.dumps(to_json(index), indent=2))
+        print_json(to_json(index), indent=2)
     else:
         print(
             f"{request.out} holds {index.tokens:,} tokens of a vocabulary of {index.vocab_size:,}, documents:"

@@ -12,17 +12,17 @@ docs/reference/columns.md has the table's columns.
 """
 
 import dataclasses
-import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from rich.console import Console
 from rich.table import Table
 
 from platform.common.command import exit_code_of
 from platform.common.errors import InputError
+from platform.common.json_form import print_json, with_fields_of
 from platform.common.options import CommandParser, argument, json_field, option
 from platform.validate.evaluation import merged
 from platform.validate.published_run import PublishedRun, interpret, label_of
@@ -32,6 +32,43 @@ from platform.validate.rows import read_rows
 
 LARGE = 20
 """Number of configurations from which on a cell is evidence about a search."""
+
+
+@with_fields_of(Figures)
+class OverallForm(TypedDict):
+    """Figures over all cells."""
+
+    min_cell: int
+    """Least number of configurations of a cell that counts."""
+    cells: int
+    """Cells that count."""
+
+
+@with_fields_of(Figures)
+class ReplayedCellForm(TypedDict):
+    """Figures of one cell."""
+
+    cell: list[str]
+    """Model, device, number of devices, length, global batch."""
+    recipe: str
+    """Hash of the recipe; empty where the table does not name it."""
+    configurations: int
+    """Its configurations."""
+
+
+class ReplayForm(TypedDict):
+    """Searches over recorded results."""
+
+    searcher: str
+    """Name of the searcher."""
+    budget: int | None
+    """Most trials of a search; null for no limit."""
+    seeds: int
+    """Searches of each cell."""
+    overall: OverallForm
+    """Figures over all cells."""
+    cells: list[ReplayedCellForm]
+    """Figures by cell."""
 
 
 def read_cells(paths: Sequence[Path]) -> tuple[list[RecordedCell], int]:
@@ -108,7 +145,7 @@ def _run(options: ReplayOptions) -> int:
         ]
     )
     if options.json:
-        print(json.dumps(_json(options, overall, least, compared, played), indent=2))
+        print_json(_json(options, overall, least, compared, played), indent=2)
         return 0
     _show(Console(highlight=False, markup=False, emoji=False), options.searcher, overall, least, compared, played)
     if options.trials:

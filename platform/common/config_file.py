@@ -1,0 +1,132 @@
+"""The options of a command as a YAML file, as `--config` reads it.
+
+    space: bloom7b
+    gpus: [1, 2, 4]
+    time_budget: 30m
+    set: {seq_len: 4096, engine: [fsdp, ddp]}
+
+A key is an option's name without its dashes. Values are texts that are read exactly as on the command line, so that no
+rule of YAML changes one: `no` is not false, and `1:30` is no number.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from platform.common.errors import InputError, one_line
+from trainers.records.plain_files import read_plain
+
+_MOST_BYTES = 2**20
+
+Value = str | list[str] | dict[str, str]
+"""A value of a file: a text, or texts in a list or by name."""
+
+
+def read_config(path: Path) -> dict[str, Value]:
+    """Returns the values of a file by key, `_` in keys for `-`.
+
+    Raises:
+        InputError: it cannot be read, or is no such file; the text names it.
+    """
+    import yaml  # what calls without a file need not wait for
+
+    class Loader(yaml.BaseLoader):
+        """Reads every scalar as text, and refuses a key that is there twice."""
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            keys = [getattr(key, "value", "") for key, _ in node.value]
+            if twice := [str(key) for key in keys if keys.count(key) > 1]:
+                raise InputError(f"{path} gives {twice[0]} twice: keep one of them")
+            return super().construct_mapping(node, deep)
+
+    try:
+        content: Any = yaml.load(read_plain(path, links=True, most_bytes=_MOST_BYTES), Loader)
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"{path} is no YAML file: {one_line(str(error))}") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path} must hold options as KEY: VALUE lines")
+    read: dict[str, Value] = {}
+    for written, value in content.items():
+        key = written.replace("-", "_") if isinstance(written, str) else str(written)
+        if key in read:
+            raise InputError(f"{path} gives {key} twice: keep one of them")
+        read[key] = _value(value, f"{path}: {written}")
+    return read
+
+
+def _value(value: Any, where: str) -> Value:
+    if value == "":
+        raise InputError(f"{where} has no value: give one, or leave it out")
+    if isinstance(value, dict):
+        return {str(key): _text(item, f"{where}.{key}") for key, item in value.items()}
+    if isinstance(value, list):
+        return [_text(item, where) for item in value]
+    return str(value)
+
+
+def _text(item: Any, where: str) -> str:
+    """Returns an item as text, a list of texts with commas between them."""
+    if isinstance(item, list) and item and all(isinstance(part, str) and part for part in item):
+        return ",".join(item)
+    if isinstance(item, str) and item:
+        return item
+    raise InputError(f"{where} must be texts or numbers, got {'nothing' if item in ('', []) else 'something nested'}")
+
+
+def words_of(option: str, value: Value, *, kind: str) -> list[str]:
+    """Returns the words by which a command line says the value of an option. `kind` is "switch", "one", "joined",
+    "repeated" or "several": what the option takes.
+
+    Raises:
+        ValueError: the value is not of that kind; the text is a clause on it.
+    """
+    match kind, value:
+        case "switch", "true" | "false":
+            return [option] if value == "true" else []
+        case (("one" | "joined"), str()):
+            return [f"{option}={value}"]
+        case "joined", list():
+            return [f"{option}={','.join(value)}"]
+        case "repeated", str():
+            return [f"{option}={value}"]
+        case "repeated", list():
+            return [f"{option}={item}" for item in value]
+        case "repeated", dict():
+            return [f"{option}={key}={item}" for key, item in value.items()]
+        case "several", list():
+            return [option, *value]
+        case _:
+            came = repr(value) if isinstance(value, str) else _KINDS["several" if isinstance(value, list) else "names"]
+            raise ValueError(f"must be {_KINDS[kind]}, got {came}")
+
+
+_KINDS: Mapping[str, str] = {
+    "switch": "true or false",
+    "one": "one value",
+    "joined": "one value or a list",
+    "repeated": "a value, a list, or names with values",
+    "several": "a list",
+    "names": "names with values",
+}
+
+
+def write_config(path: Path, values: Mapping[str, Any], about: str) -> None:
+    """Writes a file that `read_config` reads, with the comment `about` above: texts, numbers, true, or lists of texts
+    and numbers.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    import yaml
+
+    written = {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
+    text = yaml.safe_dump(written, sort_keys=False, allow_unicode=True, width=10**6) if written else ""
+    path.write_text(f"# {about}\n{text}", encoding="utf-8")
+
+
+def near(key: str, keys: Iterable[str]) -> str:
+    """Returns a clause on the known key that is spelt almost so; "" for none."""
+    import difflib
+
+    close = difflib.get_close_matches(key, list(keys), n=1)
+    return f": did you mean {close[0]}?" if close else ""

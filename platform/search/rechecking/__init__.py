@@ -1,0 +1,1 @@
+"""Runs the winner of an old study again: `python -m platform.recheck`."""
