@@ -1,16 +1,14 @@
 """The space of a user's own command: its holes are the axes."""
 
-import hashlib
 import itertools
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from search_spaces.space import Space
 from trainers.spec.codec import shortened
 from trainers.spec.recipe import Recipe
-from trainers.spec.workload import HOLE, Workload, flags_text
+from trainers.spec.workload import HOLE, Workload, digest_of, flags_text
 
 MICRO_BATCH, GRAD_ACCUM = "micro_batch", "grad_accum"
 FILLED = {"gpus": "the devices of a trial", GRAD_ACCUM: "what makes up --tokens-per-step", "out": "an empty folder"}
@@ -68,8 +66,7 @@ def _values(name: str, listed: str, *, alone: bool) -> tuple[str, ...]:
         if "max" in values:
             raise ValueError("{micro_batch=max} is not found by itself yet: list the micro-batches to try, as in"
                              " {micro_batch=1,2,4,8}")  # fmt: skip
-        if wrong := [value for value in values if not value.isascii() or not value.isdecimal() or int(value) < 1]:
-            raise ValueError(f"micro-batches are whole numbers of at least 1, got {shortened(wrong[0])}")
+        micro_batches_of(values)
     if len(set(values)) < len(values):
         raise ValueError(f"hole {{{name}}} has a value twice: {listed}")
     if "" in values and not alone:
@@ -113,20 +110,31 @@ def space_of_command(
             seq_len=seq_len,
             global_batch=tokens_per_step // seq_len,
         ),
-        axes={"engine": ("command",), "flags": tuple(_flags(axes))},
-        micro_batches=tuple(sorted(map(int, holes[MICRO_BATCH]))),
+        axes={"engine": ("command",), "flags": tuple(combinations_of(axes))},
+        micro_batches=micro_batches_of(holes[MICRO_BATCH]),
         refine=False,
         chosen=(MICRO_BATCH,),
         first_step_s=FIRST_STEP_S,
     )
 
 
-def _flags(axes: Mapping[str, Sequence[str]]) -> Iterator[str]:
+def micro_batches_of(values: Sequence[str]) -> tuple[int, ...]:
+    """Returns the micro-batches that are listed, ascending.
+
+    Raises:
+        ValueError: one is no whole number of at least 1.
+    """
+    if wrong := [value for value in values if not value.isascii() or not value.isdecimal() or int(value) < 1]:
+        raise ValueError(f"micro-batches are whole numbers of at least 1, got {shortened(wrong[0])}")
+    return tuple(sorted(map(int, values)))
+
+
+def combinations_of(axes: Mapping[str, Sequence[str]]) -> Iterator[str]:
     """Yields every combination of the axes' values as a layout's text."""
     combinations = itertools.product(*axes.values())
     for number, values in enumerate(combinations):
         if number == _MOST_LAYOUTS:
-            raise ValueError(f"the command's holes have more than {_MOST_LAYOUTS:,} combinations: list fewer values")
+            raise ValueError(f"the axes have more than {_MOST_LAYOUTS:,} combinations: list fewer values")
         yield flags_text(dict(zip(axes, values, strict=True)))
 
 
@@ -152,14 +160,3 @@ def _is_text(path: Path) -> bool:
             return b"\0" not in file.read(4096)
     except OSError:  # a word too long for a name, or a file that may not be read
         return False
-
-
-def digest_of(words: Sequence[str], files: Sequence[Path]) -> str:
-    """Returns 12 hex digits of SHA-256 over a command's words and the content of its files."""
-    digest = hashlib.sha256("\0".join(words).encode(*_AS_BYTES))
-    for path in files:
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:12]
-
-
-_AS_BYTES = (sys.getfilesystemencoding(), "surrogateescape")

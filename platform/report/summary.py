@@ -278,11 +278,11 @@ def evidence(result: RecipeResult) -> list[str]:
 
 
 def command_of(best: Measurement) -> str:
-    """Returns the command at the measured point as a line for a shell; "" where a model of this project trained."""
-    if best.recipe.workload is None:
+    """Returns the command at the measured point as a line for a shell; "" where no command trained."""
+    if best.recipe.command is None:
         return ""
     values = {**values_of(best.layout, best.batch), "out": "OUT"}
-    return shlex.join(best.recipe.workload.filled(values))
+    return shlex.join(best.recipe.command.filled(values))
 
 
 def lag(peak: Peak, cluster: Cluster) -> str:

@@ -120,6 +120,6 @@ def test_lengths_and_patterns_that_fit_nothing_are_refused(tmp_path: Path) -> No
         space_of_command(COMMAND, folder=tmp_path, tokens_per_step=64, seq_len=16, step_line="(")
 
 
-def test_flags_are_of_a_command_alone() -> None:
-    with pytest.raises(ValueError, match="flags are the axes of a user's command, got flags 'a=b' with ddp"):
+def test_flags_are_of_a_training_of_the_user_s_own_alone() -> None:
+    with pytest.raises(ValueError, match="the axes of a training of the user's own, got flags 'a=b' with ddp"):
         Layout(engine="ddp", flags="a=b")

@@ -23,13 +23,13 @@ _MOST_RUNS = 4
 
 def with_learned_length(opening: OpenStudy, handle: ClusterHandle) -> OpenStudy:
     """Returns the opening study with the length of a sequence that its command's first step tells; as it is where the
-    length is known, or a model is searched.
+    length is known, or no command is searched.
 
     Raises:
         InputError: the command has no first step, or one whose tokens do not fit those of the options.
     """
     request, study = opening.request, opening.request.options
-    if request.space.recipe.has_model or study.seq_len is not None:
+    if not request.space.recipe.command or study.seq_len is not None:
         return opening
     print_line("The command runs until its first step, which tells the length of a sequence (--seq-len N saves that).")
     length = _length(opening, handle)

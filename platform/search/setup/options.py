@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -62,28 +63,34 @@ class StudyOptions:
         about="values of an axis (docs/reference/axes.md)",
     )
     command: tuple[str, ...] = ()
-    """The user's own training behind `--`, whose holes are the axes; empty where a space is searched."""
+    """The user's own training behind `--`, whose holes are the axes; empty where something else is searched."""
+    build: str | None = option(
+        None,
+        metavar="FILE.py:NAME",
+        group=_SUBJECT,
+        about="search the training that this function builds (docs/your-function.md); its axes are those of --set",
+    )
     folder: str = ""
-    """Folder in which the command runs."""
+    """Folder in which the command or the function runs."""
     tokens_per_step: int | None = option(
         None,
         read=whole_number(1),
         metavar="N",
         group=_SUBJECT,
-        about="tokens of an optimizer step of the command behind --",
+        about="tokens of an optimizer step of --build, or of the command behind --",
     )
     seq_len: int | None = option(
         None,
         read=whole_number(1),
         metavar="N",
         group=_SUBJECT,
-        about="tokens of its sequences",
+        about="tokens of its sequences (default: 1 for --build)",
     )
     step_line: str | None = option(
         None,
         metavar="REGEX",
         group=_SUBJECT,
-        about="pattern of the lines of its steps (docs/your-training.md)",
+        about="pattern of the lines of the command's steps (docs/your-training.md)",
     )
     layout: str | None = option(None, metavar="FILE", group=_SUBJECT, about="measure the one layout of a layout.json")
     data: str | None = option(
@@ -144,6 +151,11 @@ class StudyOptions:
         None, read=positive, metavar="N", group=_PLACES, about="let each device have no more than N GiB"
     )
 
+    @property
+    def is_own(self) -> bool:
+        """Whether a training of the user's own is searched, and no space."""
+        return bool(self.command or self.build)
+
     def with_absolute_paths(self) -> "StudyOptions":
         """Returns the same options with absolute paths, valid in any working folder."""
         space, old = self.space, self.learn_from
@@ -168,7 +180,7 @@ class StudyOptions:
         # Where no revision is asked for, the stored one is kept.
         if "space" in changed and str(stored.space).partition("@")[0] == self.space:
             changed.remove("space")
-        words = {"space": "the space", "command": "the command", "folder": "the folder of the command"}
+        words = {"space": "the space", "command": "the command", "folder": "the folder of the command or function"}
         return [words.get(name, "--" + name.replace("_", "-")) for name in changed]
 
 
@@ -253,12 +265,17 @@ class SearchOptions:
 
 
 def with_command(options: SearchOptions, command: Sequence[str]) -> SearchOptions:
-    """Returns the options with the words behind `--`, a command that runs in the working folder; unchanged without
-    words.
+    """Returns the options with the words behind `--`, a command, which as the function of `--build` runs in the working
+    folder; unchanged without either.
 
     Raises:
-        InputError: several numbers of devices are asked for, and the command has no hole for their number.
+        InputError: both are given; or several numbers of devices, and the command has no hole for their number.
     """
+    if options.study.build:
+        if command:
+            raise InputError("--build and a command behind -- name two trainings: leave out one of them")
+        study = dataclasses.replace(options.study, folder=str(Path.cwd()), build=os.path.normpath(options.study.build))
+        return dataclasses.replace(options, study=study)
     if not command:
         return options
     gpus = options.study.gpus

@@ -105,7 +105,7 @@ class StudySetup:
     def timing(self) -> Timing:
         """The timing of rungs on this kind of device."""
         request = self.request
-        timings = TIMINGS if self.recipes[0].has_model else COMMAND_TIMINGS
+        timings = COMMAND_TIMINGS if self.recipes[0].command else TIMINGS
         return dataclasses.replace(
             timings[self.cluster.device_kind], steps=request.steps, whole_steps=request.whole_steps
         )
@@ -159,7 +159,7 @@ def setup_of(request: SearchRequest, handle: ClusterHandle, probe: Probe | None)
         cluster = part_of(handle.cluster, num_devices or handle.cluster.num_devices)
     except ValueError as error:
         raise InputError(str(error)) from error
-    if not space.recipe.has_model and cluster.num_nodes > 1:
+    if space.recipe.command and cluster.num_nodes > 1:
         raise InputError(
             f"a command runs on one node, {cluster.num_devices} devices are on {cluster.num_nodes}: give --gpus"
             f" {cluster.devices_per_node} or less"

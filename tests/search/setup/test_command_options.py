@@ -14,12 +14,14 @@ from tests.samples import header
 from trainers.spec.codec import to_json
 
 COMMAND = ("--", "python", "train.py", "--batch", "{micro_batch=1,2}", "--accum", "{grad_accum}", "{mode=a,b}")
+FUNCTION = ("--tokens-per-step", "64", "--build", "own.py:build")
 NEEDED = ("--tokens-per-step", "64", "--seq-len", "16")
 
 
 @pytest.fixture(autouse=True)
 def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "train.py").write_text("train()")
+    (tmp_path / "own.py").write_text("def build(layout): ...")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
@@ -27,7 +29,7 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 BAD: dict[tuple[str, ...], str] = {
     (*NEEDED, "--"): "behind -- stands the command to search, as in -- torchrun train.py, got nothing",
     ("--seq-len", "16", *COMMAND): "a command needs --tokens-per-step N",
-    ("gpt2", "--tokens-per-step", "64"): "--tokens-per-step is of a command behind --, which is not there",
+    ("gpt2", "--tokens-per-step", "64"): "--tokens-per-step is of --build or a command behind --, which is not there",
     ("gpt2", *NEEDED, *COMMAND): "the space names another subject: leave it out beside a command",
     (*NEEDED, "--set", "zero_stage=1", *COMMAND): "--set sets axes of this project's models",
     (*NEEDED, "--data", "tokens", *COMMAND): "--data is of this project's models",
@@ -42,6 +44,14 @@ BAD: dict[tuple[str, ...], str] = {
     ("--tokens-per-step", "64", "--", "python", "train.py", "{micro_batch=1}"): "the command has no hole {grad_accum}",
     ("--tokens-per-step", "64", "--step-line", "loss", *COMMAND): "has no group (?P<tokens>...)",
     ("--tokens-per-step", "60", "--seq-len", "16", *COMMAND): "is no multiple of the 16 tokens of a sequence",
+    (*NEEDED, "--build", "own.py:build", *COMMAND): "--build and a command behind -- name two trainings",
+    ("--build", "own.py:build"): "--build needs --tokens-per-step N",
+    ("gpt2", *FUNCTION): "the space names another subject: leave it out beside --build",
+    (*FUNCTION, "--learn-from", "old"): "--learn-from teaches predictions, and a function has none",
+    (*FUNCTION, "--step-line", "loss"): "--step-line finds the steps of a command: leave it out beside --build",
+    (*FUNCTION, "--safe"): "--safe trains a model of this project's",
+    (*FUNCTION, "--set", "width"): "--set wants NAME=VALUE,VALUE, got 'width'",
+    ("--tokens-per-step", "64", "--build", "none.py:build"): "none.py cannot be found from",
     (*NEEDED, "--gpus", "3", *COMMAND): "global batch 4 is not a multiple of micro_batch 1 x 3",
 }
 
@@ -87,6 +97,21 @@ def test_a_command_that_this_user_did_not_begin_needs_trust() -> None:
     with pytest.raises(InputError, match="look at them, then give --trust"):
         own_commands.check(changed, is_typed=False, trusted=False)
     own_commands.check(changed, is_typed=False, trusted=True)
+
+
+def test_a_function_is_kept_and_needs_trust_where_this_user_did_not_begin_it() -> None:
+    options = parse([*FUNCTION, "--set", "width=1,2"])
+    request = read_request(options)
+    begun = header(options=to_json(request.options))
+    assert {"--build=own.py:build", "--set=width=1,2"} <= {*begun.arguments} | {
+        "=".join(pair) for pair in zip(begun.arguments, begun.arguments[1:], strict=False)
+    }
+    again = resumed(parse(["--resume", "one"]), options_of(begun))
+    assert read_request(again).space.recipe == request.space.recipe
+    with pytest.raises(InputError, match=r"the study runs the function own\.py:build in .*, which this user did not"):
+        own_commands.check(request, is_typed=False, trusted=False)
+    own_commands.check(request, is_typed=False, trusted=True)
+    own_commands.check(request, is_typed=False, trusted=False)
 
 
 def test_a_model_has_no_command_to_check() -> None:
