@@ -13,6 +13,8 @@ from trainers.spec.workload import HOLE, Workload, digest_of, flags_text
 MICRO_BATCH, GRAD_ACCUM = "micro_batch", "grad_accum"
 FILLED = {"gpus": "the devices of a trial", GRAD_ACCUM: "what makes up --tokens-per-step", "out": "an empty folder"}
 """Holes that are filled by what they say, and have no values."""
+LARGEST = "max"
+"""Value of `MICRO_BATCH` for the largest that fits."""
 _LATER = ("nodes", "node_rank", "head")
 _MOST_HASHED = 10 * 2**20
 """Bytes of a file up to which its content belongs to the command: a larger one is data."""
@@ -51,7 +53,7 @@ def holes_of(command: Sequence[str]) -> dict[str, tuple[str, ...]]:
         quote = ("; the shell took the braces apart" if taken_apart else "") + ": quote each hole"
         raise ValueError("the command has no hole for the sequences of a device's micro-step, as in"
                          f" --batch_size '{{micro_batch=1,2,4,8}}'{quote}")  # fmt: skip
-    if GRAD_ACCUM not in named and len(values[MICRO_BATCH]) > 1:
+    if GRAD_ACCUM not in named and (len(values[MICRO_BATCH]) > 1 or values[MICRO_BATCH] == (LARGEST,)):
         raise ValueError("with several values of {micro_batch} all points train on equal tokens a step only where the"
                          " accumulation follows: write it as {grad_accum}, as in --gradient_accumulation_steps"
                          " {grad_accum}")  # fmt: skip
@@ -62,10 +64,7 @@ def _values(name: str, listed: str, *, alone: bool) -> tuple[str, ...]:
     if name in FILLED:
         raise ValueError(f"hole {{{name}}} is {FILLED[name]} and takes no values, got {shortened(listed)}")
     values = tuple(listed.split(","))
-    if name == MICRO_BATCH:
-        if "max" in values:
-            raise ValueError("{micro_batch=max} is not found by itself yet: list the micro-batches to try, as in"
-                             " {micro_batch=1,2,4,8}")  # fmt: skip
+    if name == MICRO_BATCH and values != (LARGEST,):
         micro_batches_of(values)
     if len(set(values)) < len(values):
         raise ValueError(f"hole {{{name}}} has a value twice: {listed}")
@@ -91,6 +90,7 @@ def space_of_command(
         re.compile(step_line)
     except re.error as error:
         raise ValueError(f"--step-line {step_line!r} is no regular expression: {error}") from error
+    finds_largest = holes[MICRO_BATCH] == (LARGEST,)
     axes = {name: values for name, values in holes.items() if values and name != MICRO_BATCH}
     words = tuple(HOLE.sub(lambda match: f"{{{match[1]}}}", word) for word in command)
     files = tuple(named_files(words, folder))
@@ -111,9 +111,10 @@ def space_of_command(
             global_batch=tokens_per_step // seq_len,
         ),
         axes={"engine": ("command",), "flags": tuple(combinations_of(axes))},
-        micro_batches=micro_batches_of(holes[MICRO_BATCH]),
+        micro_batches=(1,) if finds_largest else micro_batches_of(holes[MICRO_BATCH]),
+        finds_largest=finds_largest,
         refine=False,
-        chosen=(MICRO_BATCH,),
+        chosen=() if finds_largest else (MICRO_BATCH,),
         first_step_s=FIRST_STEP_S,
     )
 

@@ -132,10 +132,10 @@ def _made_here(layout: Any) -> Any:
 
 
 def test_a_function_is_measured_by_its_file_and_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: dict[str, Any] = {}
-    monkeypatch.setattr("platform.api.functions.search", lambda **options: asked.update(options))  # type: ignore[reportUnknownLambdaType]
+    options: dict[str, Any] = {}
+    monkeypatch.setattr("platform.api.functions.search", lambda **words: options.update(words))  # type: ignore[reportUnknownLambdaType]
     api.measure(_made_here, {"width": [1, 2], "kernel": ["sdpa", "1"], "fused": [True]}, tokens_per_step=64)
-    words = arguments(**asked)
+    words = arguments(**options)
     assert words[0] == f"--build={os.path.relpath(__file__)}:_made_here" and words[-1] == "--tokens-per-step=64"
     assert words[2::2][:3] == ["width=1,2", 'kernel=sdpa,"1"', "fused=true"]
 

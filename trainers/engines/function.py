@@ -39,7 +39,7 @@ _PHASES = (StepPhase.SCHEDULE, StepPhase.OPTIMIZER_STEP)
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class BuildLayout:
-    """What a function builds a step for; `layout["NAME"]` is the value of an axis."""
+    """The point for which a function builds a step; `layout["NAME"]` is the value of an axis."""
 
     axes: Mapping[str, Any]
     micro_batch: int
@@ -146,8 +146,8 @@ def _loss_tensor(loss: Any, device: torch.device) -> torch.Tensor:
         return loss.detach().float().reshape(())
     if isinstance(loss, (int, float)):
         return torch.tensor(float(loss), device=device)
-    what = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else repr(loss)[:80]
-    raise ValueError(f"a step returns its loss, a number or a tensor of one, or a loss and its tokens, got {what}")
+    kind = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else repr(loss)[:80]
+    raise ValueError(f"a step returns its loss, a number or a tensor of one, or a loss and its tokens, got {kind}")
 
 
 def load(workload: Workload) -> Callable[[BuildLayout], Callable[[], Any]]:

@@ -95,6 +95,7 @@ def make_job(
         known_memory=memory_measurements if race else (),
         predicted_gib=predicted_gib(ladder, settings.cluster, settings.cap_gib) if race else (),
         runs_one=runs_one,
+        finds_largest=candidate.finds_largest and final is None,
         tries_misfit=race
         and settings.tries_misfit
         and all(measurement.outcome is not Outcome.OOM for measurement in history.measurements),

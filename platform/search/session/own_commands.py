@@ -35,12 +35,12 @@ def check(request: SearchRequest, *, is_typed: bool, trusted: bool) -> None:
         remember(request)
     elif not _is_known(workload):
         raise InputError(
-            f"the study runs the {_what(workload)} in {workload.folder}, which this user did not begin to search as it"
-            " and its files are now: look at them, then give --trust"
+            f"the study runs the {_words_of(workload)} in {workload.folder}, which this user did not begin to search as"
+            " it and its files are now: look at them, then give --trust"
         )
 
 
-def _what(workload: Workload) -> str:
+def _words_of(workload: Workload) -> str:
     return f"function {workload.build}" if workload.build else f"command {' '.join(workload.command)!r}"
 
 

@@ -24,7 +24,7 @@ _OF_MODELS = {
 """Options of a study that a command does not take, each with why."""
 _ENDINGS = {"profile": "profiles steps of this project's processes", "safe": "trains a model of this project's"}
 _OF_FUNCTIONS = {"set", "device_memory_gib", "profile"}
-"""Those that a function takes all the same: it runs in this project's processes."""
+"""The ones of these that a function takes all the same: it runs in this project's processes."""
 
 
 def option_name(field: str) -> str:

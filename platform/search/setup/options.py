@@ -68,7 +68,7 @@ class StudyOptions:
         None,
         metavar="FILE.py:NAME",
         group=_SUBJECT,
-        about="search the training that this function builds (docs/your-function.md); its axes are those of --set",
+        about="function that builds a training (docs/your-function.md)",
     )
     folder: str = ""
     """Folder in which the command or the function runs."""
@@ -77,20 +77,20 @@ class StudyOptions:
         read=whole_number(1),
         metavar="N",
         group=_SUBJECT,
-        about="tokens of an optimizer step of --build, or of the command behind --",
+        about="tokens of its or a command's step",
     )
     seq_len: int | None = option(
         None,
         read=whole_number(1),
         metavar="N",
         group=_SUBJECT,
-        about="tokens of its sequences (default: 1 for --build)",
+        about="tokens of a sequence",
     )
     step_line: str | None = option(
         None,
         metavar="REGEX",
         group=_SUBJECT,
-        about="pattern of the lines of the command's steps (docs/your-training.md)",
+        about="pattern of the command's step lines (docs/your-training.md)",
     )
     layout: str | None = option(None, metavar="FILE", group=_SUBJECT, about="measure the one layout of a layout.json")
     data: str | None = option(
@@ -117,7 +117,7 @@ class StudyOptions:
         None,
         metavar="STUDY|FOLDER/",
         group=_TRIALS,
-        about="begin with what an old study of the same model taught: its name, its folder, or a folder of studies",
+        about="begin with what an old study of the same model taught: name, folder, or a folder of studies",
     )
     seed: int = option(0, read=_seed, metavar="N", group=_TRIALS, about="seed of the searcher (default: %(default)s)")
     repeats: int | None = option(
@@ -125,14 +125,14 @@ class StudyOptions:
         read=whole_number(0),
         metavar="N",
         group=_TRIALS,
-        about="runs in fresh processes of the best three points after the search (default: the space's, mostly 3)",
+        about="runs in fresh processes of the best three points after the search (default: the space's)",
     )
     steps: int | None = option(
         None,
         read=whole_number(1),
         metavar="N",
         group=_TRIALS,
-        about="time N optimizer steps of every point (default: as many as fill 6 s)",
+        about="time N optimizer steps of every point (default: those that fill 6 s)",
     )
     whole_steps: bool = option(False, group=_TRIALS, about="time all micro-steps of a step, so that none is derived")
     all: bool = option(

@@ -35,7 +35,7 @@ BAD: dict[tuple[str, ...], str] = {
     (*NEEDED, "--data", "tokens", *COMMAND): "--data is of this project's models",
     (*NEEDED, "--layout", "layout.json", *COMMAND): "--layout is of this project's models",
     (*NEEDED, "--learn-from", "old", *COMMAND): "--learn-from teaches predictions",
-    (*NEEDED, "--profile", *COMMAND): "--profile profiles steps of this project's models",
+    (*NEEDED, "--profile", *COMMAND): "--profile profiles steps of this project's processes",
     (*NEEDED, "--safe", *COMMAND): "--safe trains a model of this project's",
     (*NEEDED, "--all", *COMMAND): "--all measures a space's named points",
     (*NEEDED, "--device-memory-gib", "8", *COMMAND): "--device-memory-gib limits this project's own allocator",
@@ -70,6 +70,12 @@ def test_a_dry_run_lists_the_points(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert "train.py, length 16, global batch 4" in text
     assert "would run  mode=a, micro-batch 1, 2" in text and "would run  mode=b, micro-batch 1, 2" in text
+
+
+def test_a_dry_run_tells_of_the_largest(capsys: pytest.CaptureFixture[str]) -> None:
+    command = tuple(word.replace("{micro_batch=1,2}", "{micro_batch=max}") for word in COMMAND)
+    assert main([*NEEDED, "--gpus", "2", "--dry-run", "--address", "local", *command]) == 0
+    assert "would run  mode=a, the largest that fits of micro-batches 1, 2" in capsys.readouterr().out
 
 
 def test_a_study_keeps_its_command() -> None:
