@@ -11,11 +11,21 @@ from trainers.spec.recipe import Recipe
 from trainers.spec.workload import HOLE, Workload, digest_of, flags_text
 
 MICRO_BATCH, GRAD_ACCUM = "micro_batch", "grad_accum"
-FILLED = {"gpus": "the devices of a trial", GRAD_ACCUM: "what makes up --tokens-per-step", "out": "an empty folder"}
+FILLED = {
+    "gpus": "the devices of a node",
+    "world_size": "the devices of a trial",
+    GRAD_ACCUM: "what makes up --tokens-per-step",
+    "out": "an empty folder",
+    "nodes": "the number of nodes",
+    "node_rank": "the number of a node",
+    "head": "the address of the first node",
+    "port": "a free port of the first node",
+}
 """Holes that are filled by what they say, and have no values."""
 LARGEST = "max"
 """Value of `MICRO_BATCH` for the largest that fits."""
-_LATER = ("nodes", "node_rank", "head")
+OF_NODES = ("nodes", "node_rank", "head")
+"""Holes that a command on several nodes must have."""
 _MOST_HASHED = 10 * 2**20
 """Bytes of a file up to which its content belongs to the command: a larger one is data."""
 FIRST_STEP_S = 900.0
@@ -35,9 +45,6 @@ def holes_of(command: Sequence[str]) -> dict[str, tuple[str, ...]]:
     for word in command:
         for match in HOLE.finditer(word):
             name, listed = match[1], match[2]
-            if name in _LATER:
-                raise ValueError(f"hole {{{name}}} is of commands on several nodes, which are not searched yet: leave"
-                                 " it out, a command runs on one node")  # fmt: skip
             named.append(name)
             if listed is not None:
                 if name in values:

@@ -10,7 +10,7 @@ import pytest
 
 from search_spaces.command import space_of_command
 from trainers.commands.largest import largest, short_run
-from trainers.commands.run import Run
+from trainers.commands.run import Run, on_this_node
 from trainers.records.job import Job
 from trainers.records.measurement import Outcome
 from trainers.spec.batch import BatchPoint
@@ -87,7 +87,7 @@ def test_real_processes_run_out_of_memory(tmp_path: Path) -> None:
         cluster=Cluster(device_kind="cpu", device="a processor", device_memory_gib=8.0), cpus_per_worker=0.5,
         hang_floor_s=5.0, first_step_s=20.0,
     )  # fmt: skip
-    answer = largest(lambda batch: short_run(job, batch), job.rungs)
+    answer = largest(lambda batch: short_run(job, on_this_node(job), batch), job.rungs)
     assert answer.fitting[-1].micro_batch == 6 and answer.ended is not None
     assert answer.ended.batch.micro_batch == 8 and "CUDA out of memory" in answer.ended.run.reason
     tried = [json.loads(line) for line in (tmp_path / "tried").read_text().splitlines()]

@@ -108,8 +108,8 @@ BAD: dict[tuple[str, ...], str] = {
     ("{micro_batch=0}", "{grad_accum}"): "micro-batches are whole numbers of at least 1, got '0'",
     ("{micro_batch=1,1}", "{grad_accum}"): "hole {micro_batch} has a value twice: 1,1",
     ("{micro_batch=1}", "{grad_accum=2}"): "hole {grad_accum} is what makes up --tokens-per-step and takes no values",
-    ("{micro_batch=1}", "{gpus=2}"): "hole {gpus} is the devices of a trial and takes no values",
-    ("{micro_batch=1}", "{node_rank}"): "hole {node_rank} is of commands on several nodes",
+    ("{micro_batch=1}", "{gpus=2}"): "hole {gpus} is the devices of a node and takes no values",
+    ("{micro_batch=1}", "{node_rank=0}"): "hole {node_rank} is the number of a node and takes no values",
     ("{micro_batch=1}", "--x={x=a,}"): "an empty value of {x} leaves its word out",
 }
 

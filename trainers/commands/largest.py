@@ -4,10 +4,10 @@ import dataclasses
 import time
 from collections.abc import Callable, Sequence
 
-from trainers.commands.run import Run, follow
+from trainers.commands.run import Run, Starter, follow
 from trainers.records.job import Job
 from trainers.records.measurement import Outcome
-from trainers.spec.batch import BatchPoint, values_of
+from trainers.spec.batch import BatchPoint
 
 LIMIT_S = 120.0
 """Seconds after which no further size is tried."""
@@ -70,16 +70,9 @@ def _next(points: Sequence[BatchPoint], low: int) -> int:
     return next((i for i in sizes if points[i].micro_batch >= 2 * points[low].micro_batch), len(points) - 1)
 
 
-def short_run(job: Job, batch: BatchPoint) -> Run:
+def short_run(job: Job, start: Starter, batch: BatchPoint) -> Run:
     """Runs the job's command at the point for `STEPS` steps of few micro-steps; its outcome tells whether it fits."""
-    assert job.recipe.command is not None, "no command"
-    accum = min(batch.grad_accum, _ACCUM)
+    short = dataclasses.replace(batch, grad_accum=min(batch.grad_accum, _ACCUM))
     return follow(
-        job.recipe.command,
-        values_of(job.layout, dataclasses.replace(batch, grad_accum=accum)),
-        lambda run, is_over: (Outcome.OK, "") if len(run.steps) >= STEPS or is_over else None,
-        gpus=job.layout.world_size if job.cluster.device_kind == "cuda" else 0,
-        first_step_s=job.first_step_s,
-        hang_floor_s=job.hang_floor_s,
-        environment=dict(job.environment),
+        job, start, short, lambda run, is_over: (Outcome.OK, "") if len(run.steps) >= STEPS or is_over else None
     )

@@ -1,20 +1,21 @@
-"""A trial of a user's command: a task on one node runs it at each rung, in processes of its own."""
+"""A trial of a user's command: a task runs it at each rung, in processes of its own."""
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import ray
 
 from trainers.commands.largest import largest, short_run
-from trainers.commands.run import PointRun, Run, follow
+from trainers.commands.run import PointRun, Run, Starter, follow, on_this_node
 from trainers.measuring.ladder import best_above_tokens_per_s
 from trainers.records.job import Job
 from trainers.records.measurement import TIMED, Measurement, Outcome
-from trainers.spec.batch import BatchPoint, values_of
+from trainers.spec.batch import BatchPoint
 from trainers.spec.codec import from_json, to_json
 from trainers.trial import recorder as recorders
+from trainers.trial.command_nodes import CommandNodes, on_nodes
 
 OUT_OF_TIME = "the time budget ended before the ladder did"
 TICK_S = 5.0
@@ -27,46 +28,36 @@ T = TypeVar("T")
 
 
 def run(job: Job) -> tuple[str, str]:
-    """Runs the job's trial on a node; returns the trial's state and why. Raises Ray's errors."""
-    state, reason = ray.get(on_a_node(climb, job).remote(to_json(job)))
+    """Runs the job's trial on its nodes; returns the trial's state and why. Raises Ray's errors."""
+    state, reason = on_nodes(climb, job)
     return state, reason
 
 
-def on_a_node(function: Any, job: Job) -> Any:
-    """Returns the function as a Ray task that takes the job's devices on one of its nodes."""
-    devices = job.layout.world_size
-    return ray.remote(function).options(
-        num_cpus=job.cpus_per_worker * devices,
-        num_gpus=devices if job.cluster.device_kind == "cuda" else 0,
-        max_retries=0,
-        scheduling_strategy="DEFAULT",  # not in the placement group of Tune's side, which asks for a part of a core
-        label_selector={"ray.io/node-id": f"in({','.join(job.nodes)})"} if job.nodes else None,
-    )
-
-
-def climb(job_json: Mapping[str, Any]) -> tuple[str, str]:
+def climb(job_json: Mapping[str, Any], nodes: CommandNodes | None = None) -> tuple[str, str]:
     """Measures the job's batch points, ascending, or the largest that fits; returns the trial's state and why."""
     job = from_json(Job, job_json)
-    trial = _CommandTrial(job, recorders.find(job.recorder))
-    trial.begin()
+    start = nodes.starter(job) if nodes else on_this_node(job)
+    trial = _CommandTrial(job, start, recorders.find(job.recorder))
+    trial.begin(nodes.ids() if nodes else [ray.get_runtime_context().get_node_id()])
     return trial.measure_largest() if job.finds_largest else trial.climb()
 
 
 class _CommandTrial:
     """The trial of a job, as its recorder sees it."""
 
-    def __init__(self, job: Job, recorder: Any) -> None:
-        self._job, self._recorder, self._told_s, self._longest_s = job, recorder, 0.0, 0.0
+    def __init__(self, job: Job, start: Starter, recorder: Any) -> None:
+        self._job, self._start, self._recorder = job, start, recorder
+        self._told_s, self._longest_s = 0.0, 0.0
         self._stop_at_s = math.inf
 
     def _call(self, method: str, *arguments: Any) -> Any:
         return recorders.call(self._recorder, method, *arguments)
 
-    def begin(self) -> None:
-        """Tells the recorder that the trial has begun, and where."""
+    def begin(self, nodes: Sequence[str]) -> None:
+        """Tells the recorder that the trial has begun, on nodes of these ids."""
         job = self._job
         self._call("set_status", job.trial_id, "init", None, job.first_step_s)
-        self._call("place", job.trial_id, [ray.get_runtime_context().get_node_id()])
+        self._call("place", job.trial_id, list(nodes))
         if job.stop_at_s is not None:
             self._stop_at_s = time.monotonic() + self._call("seconds_until", job.stop_at_s)
 
@@ -84,7 +75,9 @@ class _CommandTrial:
 
     def measure_largest(self) -> tuple[str, str]:
         """Measures the largest of the job's batch points that fits; returns the trial's state and why."""
-        answer = largest(lambda batch: self._timed(batch, lambda: short_run(self._job, batch)), self._job.rungs)
+        answer = largest(
+            lambda batch: self._timed(batch, lambda: short_run(self._job, self._start, batch)), self._job.rungs
+        )
         ended = answer.ended and self._of_run(answer.ended.batch, answer.ended.run, {})
         # A size that fits for some steps may run out of memory later: then the next smaller one is measured.
         for batch in reversed(answer.fitting):
@@ -105,7 +98,7 @@ class _CommandTrial:
 
     def _measured(self, batch: BatchPoint, remark: str = "") -> Measurement:
         """Runs the command at the point; returns what was recorded of it."""
-        point = PointRun(self._job, batch, self._tick)
+        point = PointRun(self._job, self._start, batch, self._tick)
         run, figures = self._timed(batch, point.measured)
         if remark and run.outcome in TIMED:
             figures["remark"] = ", and ".join(filter(None, (figures["remark"], remark)))
@@ -139,21 +132,13 @@ class _CommandTrial:
             self._call("promise", self._job.trial_id, allowed_s)
 
 
-def first_step(job_json: Mapping[str, Any]) -> dict[str, Any]:
+def first_step(job_json: Mapping[str, Any], nodes: CommandNodes | None = None) -> dict[str, Any]:
     """Runs the job's command at its first rung until its first step; returns that step's `tokens`, the `outcome`, and
     where there was no step the `reason` with the last lines of its `output`.
     """
     job = from_json(Job, job_json)
-    assert job.recipe.command is not None, "no command"
-    ended = follow(
-        job.recipe.command,
-        values_of(job.layout, job.rungs[0]),
-        lambda run, is_over: (Outcome.OK, ""),
-        gpus=job.layout.world_size if job.cluster.device_kind == "cuda" else 0,
-        first_step_s=job.first_step_s,
-        hang_floor_s=job.hang_floor_s,
-        environment=dict(job.environment),
-    )
+    start = nodes.starter(job) if nodes else on_this_node(job)
+    ended = follow(job, start, job.rungs[0], lambda run, is_over: (Outcome.OK, ""))
     tokens = ended.steps[0].tokens if ended.steps else None
     return {"tokens": tokens, "outcome": ended.outcome.value, "reason": ended.reason, "output": ended.output}
 

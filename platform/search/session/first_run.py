@@ -15,7 +15,7 @@ from search_spaces.candidate import Candidate
 from trainers.records.job import Job
 from trainers.records.measurement import Outcome
 from trainers.spec.batch import BatchPoint
-from trainers.spec.codec import printable, to_json
+from trainers.spec.codec import printable
 
 _MOST_RUNS = 4
 """Layouts that are tried where the first ones run out of memory."""
@@ -63,9 +63,8 @@ def _length(opening: OpenStudy, handle: ClusterHandle) -> int:
 
 
 def _first_step(candidate: Candidate, opening: OpenStudy, handle: ClusterHandle) -> dict[str, Any]:
-    import ray
-
-    from trainers.trial.command_trial import first_step, on_a_node
+    from trainers.trial.command_nodes import on_nodes
+    from trainers.trial.command_trial import first_step
 
     space = opening.request.space
     setup = setup_of(opening.request, handle, None)
@@ -82,4 +81,4 @@ def _first_step(candidate: Candidate, opening: OpenStudy, handle: ClusterHandle)
         hang_floor_s=space.hang_floor_s,
         first_step_s=space.first_step_s,
     )
-    return ray.get(on_a_node(first_step, job).remote(to_json(job)))
+    return on_nodes(first_step, job)

@@ -5,12 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from platform.cluster.nodes import ClusterHandle, Node
 from platform.common.errors import InputError
 from platform.search.__main__ import main, parse
 from platform.search.session import own_commands
 from platform.search.setup.options import options_of
 from platform.search.setup.request import read_request, resumed
+from platform.search.setup.study_setup import setup_of
 from tests.samples import header
+from trainers.spec.cluster import Cluster
 from trainers.spec.codec import to_json
 
 COMMAND = ("--", "python", "train.py", "--batch", "{micro_batch=1,2}", "--accum", "{grad_accum}", "{mode=a,b}")
@@ -123,3 +126,31 @@ def test_a_function_is_kept_and_needs_trust_where_this_user_did_not_begin_it() -
 def test_a_model_has_no_command_to_check() -> None:
     request = read_request(parse(["gpt2"]))
     own_commands.check(dataclasses.replace(request), is_typed=False, trusted=False)
+
+
+NODES = ("--nnodes", "{nodes}", "--node-rank", "{node_rank}", "--master-addr", "{head}:{port}")
+
+
+def _cluster_of(words: tuple[str, ...], handle: ClusterHandle) -> tuple[int, int]:
+    tokens = ("--tokens-per-step", "256", "--seq-len", "16")
+    cluster = setup_of(read_request(parse([*tokens, *COMMAND, *words])), handle, None).cluster
+    return cluster.num_nodes, cluster.devices_per_node
+
+
+def test_a_command_on_several_nodes_has_the_holes_of_nodes() -> None:
+    gpus = Cluster(device_kind="cuda", device="H200", device_memory_gib=140.0, num_nodes=2, devices_per_node=2)
+    handle = ClusterHandle(cluster=gpus, cpus_per_worker=1.0, driver_ip="10.0.0.1")
+    assert _cluster_of(NODES, handle) == (2, 2)
+    with pytest.raises(InputError, match=r"on 2 nodes, and the command has no hole \{node_rank\}, \{head\}"):
+        _cluster_of(NODES[:2], handle)
+    alone = dataclasses.replace(handle, cluster=dataclasses.replace(gpus, num_nodes=1))
+    assert _cluster_of((), alone) == _cluster_of(NODES, alone) == (1, 2)
+
+
+def test_workers_of_a_command_with_nodes_are_shared_out_over_all_of_them() -> None:
+    cpus = Cluster(device_kind="cpu", device="a processor", device_memory_gib=8.0, devices_per_node=2)
+    nodes = tuple(Node(id=name, address=name, num_cpus=1, num_gpus=0, facts={}) for name in ("a", "b"))
+    handle = ClusterHandle(cluster=cpus, cpus_per_worker=0.5, driver_ip="a", nodes=nodes)
+    assert (_cluster_of(NODES, handle), _cluster_of((), handle)) == ((2, 1), (1, 2))
+    with pytest.raises(InputError, match=r"runs on all 3 nodes, which do not share 2 workers evenly: give --gpus 3"):
+        _cluster_of(NODES, dataclasses.replace(handle, nodes=(*nodes, nodes[0])))
