@@ -8,7 +8,7 @@ from pathlib import Path
 from search_spaces.space import Space
 from trainers.spec.codec import shortened
 from trainers.spec.recipe import Recipe
-from trainers.spec.workload import HOLE, Workload, digest_of, flags_text
+from trainers.spec.workload import HOLE, Workload, digest_of, flags_of, flags_text
 
 MICRO_BATCH, GRAD_ACCUM = "micro_batch", "grad_accum"
 FILLED = {
@@ -82,9 +82,17 @@ def _values(name: str, listed: str, *, alone: bool) -> tuple[str, ...]:
 
 
 def space_of_command(
-    command: Sequence[str], *, folder: Path, tokens_per_step: int, seq_len: int, step_line: str = ""
+    command: Sequence[str],
+    *,
+    folder: Path,
+    tokens_per_step: int,
+    seq_len: int,
+    step_line: str = "",
+    environment: Sequence[str] = (),
+    without: Sequence[str] = (),
 ) -> Space:
-    """Returns the space of a command that runs in `folder`, at sequences of `seq_len` tokens.
+    """Returns the space of a command that runs in `folder` with the `NAME=VALUE`s of `environment`, at sequences of
+    `seq_len` tokens, less the combinations of `without` (`combinations_of`).
 
     Raises:
         ValueError: see `holes_of`; a pattern that is none, or a length that does not divide the tokens.
@@ -107,6 +115,7 @@ def space_of_command(
         digest=digest_of(words, files),
         folder=str(folder),
         step_line=step_line,
+        environment=tuple(environment),
     )
     return Space(
         name=re.sub(r"[^A-Za-z0-9._-]", "-", Path(workload.name).stem).strip("-._") or "command",
@@ -117,7 +126,7 @@ def space_of_command(
             seq_len=seq_len,
             global_batch=tokens_per_step // seq_len,
         ),
-        axes={"engine": ("command",), "flags": tuple(combinations_of(axes))},
+        axes={"engine": ("command",), "flags": tuple(combinations_of(axes, without))},
         micro_batches=(1,) if finds_largest else micro_batches_of(holes[MICRO_BATCH]),
         finds_largest=finds_largest,
         refine=False,
@@ -137,13 +146,25 @@ def micro_batches_of(values: Sequence[str]) -> tuple[int, ...]:
     return tuple(sorted(map(int, values)))
 
 
-def combinations_of(axes: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Yields every combination of the axes' values as a layout's text."""
-    combinations = itertools.product(*axes.values())
-    for number, values in enumerate(combinations):
+def combinations_of(axes: Mapping[str, Sequence[str]], without: Sequence[str] = ()) -> Iterator[str]:
+    """Yields every combination of the axes' values as a layout's text, less those that have, for each axis that a text
+    of `without` names, one of the values that it lists: "fsdp=full_shard 'ckpt=true,false'".
+
+    Raises:
+        ValueError: there are too many, or none.
+    """
+    excluded = [{name: values.split(",") for name, values in flags_of(text).items()} for text in without]
+    number = 0
+    for combination in itertools.product(*axes.values()):
+        values = dict(zip(axes, combination, strict=True))
+        if any(all(values.get(name) in listed for name, listed in each.items()) for each in excluded):
+            continue
         if number == _MOST_LAYOUTS:
             raise ValueError(f"the axes have more than {_MOST_LAYOUTS:,} combinations: list fewer values")
-        yield flags_text(dict(zip(axes, values, strict=True)))
+        number += 1
+        yield flags_text(values)
+    if not number:
+        raise ValueError("what is left out leaves no combination of the axes' values")
 
 
 def named_files(words: Sequence[str], folder: Path) -> Iterator[Path]:

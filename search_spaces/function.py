@@ -32,11 +32,18 @@ def axes_of_texts(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 
 def space_of_function(
-    build: str, sets: Sequence[str], *, folder: Path, tokens_per_step: int, seq_len: int = 1
+    build: str,
+    sets: Sequence[str],
+    *,
+    folder: Path,
+    tokens_per_step: int,
+    seq_len: int = 1,
+    environment: Sequence[str] = (),
+    without: Sequence[str] = (),
 ) -> Space:
     """Returns the space of the function `build` (`FILE.py:NAME` or `MODULE:NAME`), which runs in `folder`, at sequences
     of `seq_len` tokens: the product of its axes, at each micro-batch that is listed, else at doubled ones until memory
-    or the step ends them.
+    or the step ends them. For `environment` and `without` see `search_spaces.command.space_of_command`.
 
     Raises:
         ValueError: see `axes_of_texts` and `file_of`; or a length that does not divide the tokens.
@@ -52,6 +59,7 @@ def space_of_function(
         build=build,
         digest=digest_of((build,), (path,)),
         folder=str(folder),
+        environment=tuple(environment),
     )
     listed = axes.pop(MICRO_BATCH, None)
     return Space(
@@ -63,7 +71,7 @@ def space_of_function(
             seq_len=seq_len,
             global_batch=tokens_per_step // seq_len,
         ),
-        axes={"engine": ("function",), "flags": tuple(combinations_of(axes))},
+        axes={"engine": ("function",), "flags": tuple(combinations_of(axes, without))},
         micro_batches=(1,) if listed is None else micro_batches_of(listed),
         doubling=listed is None,
         refine=listed is None,

@@ -54,7 +54,11 @@ class LocalTree:
         words = workload.filled({**values, **alone, "out": out_of(scratch)})
         try:
             self._processes = CommandProcesses(
-                words, folder=workload.folder, scratch=scratch, gpus=gpus, environment=environment
+                words,
+                folder=workload.folder,
+                scratch=scratch,
+                gpus=gpus,
+                environment={**environment, **workload.variables},
             )
         except OSError as error:
             raise OSError(f"the command cannot be started in {workload.folder}: {error.strerror}") from error

@@ -33,8 +33,15 @@ class Workload:
     """Folder in which it runs; empty for the folder of the process that starts it."""
     step_line: str = ""
     """Pattern of a printed line that ends a step; empty where the command writes lines of steps to a file."""
+    environment: tuple[str, ...] = dataclasses.field(default=(), metadata={"later": True})
+    """`NAME=VALUE` of the environment variables that it gets beside the user's own."""
     build: str = dataclasses.field(default="", metadata={"later": True})
     """The function as `FILE.py:NAME` or `MODULE:NAME`, found from the folder; empty for a command."""
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment variables that it gets, by name."""
+        return dict(_pairs(self.environment))
 
     @property
     def holes(self) -> frozenset[str]:

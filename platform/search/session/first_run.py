@@ -29,7 +29,7 @@ def with_learned_length(opening: OpenStudy, handle: ClusterHandle) -> OpenStudy:
         InputError: the command has no first step, or one whose tokens do not fit those of the options.
     """
     request, study = opening.request, opening.request.options
-    if not request.space.recipe.command or study.seq_len is not None:
+    if not study.command or study.seq_len is not None:
         return opening
     print_line("The command runs until its first step, which tells the length of a sequence (--seq-len N saves that).")
     length = _length(opening, handle)

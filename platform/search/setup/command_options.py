@@ -94,6 +94,8 @@ def space_of(study: StudyOptions) -> Space:
             folder=Path(study.folder),
             tokens_per_step=study.tokens_per_step,
             seq_len=study.seq_len or 1,
+            environment=study.environment,
+            without=study.without,
         )
     return space_of_command(
         study.command,
@@ -101,6 +103,8 @@ def space_of(study: StudyOptions) -> Space:
         tokens_per_step=study.tokens_per_step,
         seq_len=study.seq_len or 1,
         step_line=study.step_line or "",
+        environment=study.environment,
+        without=study.without,
     )
 
 

@@ -72,6 +72,10 @@ class StudyOptions:
     )
     folder: str = ""
     """Folder in which the command or the function runs."""
+    environment: tuple[str, ...] = ()
+    """`NAME=VALUE` of environment variables that it gets, from its file."""
+    without: tuple[str, ...] = ()
+    """Combinations of its axes' values that are left out, from its file (`search_spaces.command.combinations_of`)."""
     tokens_per_step: int | None = option(
         None,
         read=whole_number(1),
@@ -181,6 +185,7 @@ class StudyOptions:
         if "space" in changed and str(stored.space).partition("@")[0] == self.space:
             changed.remove("space")
         words = {"space": "the space", "command": "the command", "folder": "the folder of the command or function"}
+        words |= {name: f"the {name} of its file" for name in ("environment", "without")}
         return [words.get(name, "--" + name.replace("_", "-")) for name in changed]
 
 
@@ -266,26 +271,27 @@ class SearchOptions:
 
 def with_command(options: SearchOptions, command: Sequence[str]) -> SearchOptions:
     """Returns the options with the words behind `--`, a command, which as the function of `--build` runs in the working
-    folder; unchanged without either.
+    folder, unless a file said another; unchanged without either.
 
     Raises:
-        InputError: both are given; or several numbers of devices, and the command has no hole for their number.
+        InputError: two trainings are given; or several numbers of devices, and the command has no hole for their
+            number.
     """
-    if options.study.build:
-        if command:
-            raise InputError("--build and a command behind -- name two trainings: leave out one of them")
-        study = dataclasses.replace(options.study, folder=str(Path.cwd()), build=os.path.normpath(options.study.build))
-        return dataclasses.replace(options, study=study)
-    if not command:
+    study = options.study
+    if study.is_own and command:
+        raise InputError("a command behind -- and --build, or a training's file, name two trainings: leave out one")
+    if study.build:
+        study = dataclasses.replace(study, build=os.path.normpath(study.build))
+    study = dataclasses.replace(study, command=tuple(command) or study.command)
+    if not study.is_own:
         return options
-    gpus = options.study.gpus
-    if len(gpus) > 1 and not any(match[1] == "gpus" for word in command for match in HOLE.finditer(word)):
+    holes = {match[1] for word in study.command for match in HOLE.finditer(word)}
+    if study.command and len(study.gpus) > 1 and not holes & {"gpus", "world_size"}:
         raise InputError(
-            f"--gpus {','.join(map(str, gpus))} changes the number of devices, and the command has no hole {{gpus}}"
-            " for it, as in --nproc-per-node '{gpus}'"
+            f"--gpus {','.join(map(str, study.gpus))} changes the number of devices, and the command has no hole"
+            " {gpus} for it, as in --nproc-per-node '{gpus}'"
         )
-    study = dataclasses.replace(options.study, command=tuple(command), folder=str(Path.cwd()))
-    return dataclasses.replace(options, study=study)
+    return dataclasses.replace(options, study=dataclasses.replace(study, folder=study.folder or str(Path.cwd())))
 
 
 def options_of(header: StudyHeader) -> StudyOptions:

@@ -47,7 +47,12 @@ BAD: dict[tuple[str, ...], str] = {
     ("--tokens-per-step", "64", "--", "python", "train.py", "{micro_batch=1}"): "the command has no hole {grad_accum}",
     ("--tokens-per-step", "64", "--step-line", "loss", *COMMAND): "has no group (?P<tokens>...)",
     ("--tokens-per-step", "60", "--seq-len", "16", *COMMAND): "is no multiple of the 16 tokens of a sequence",
-    (*NEEDED, "--build", "own.py:build", *COMMAND): "--build and a command behind -- name two trainings",
+    (
+        *NEEDED,
+        "--build",
+        "own.py:build",
+        *COMMAND,
+    ): "a command behind -- and --build, or a training's file, name two trainings",
     ("--build", "own.py:build"): "--build needs --tokens-per-step N",
     ("gpt2", *FUNCTION): "the space names another subject: leave it out beside --build",
     (*FUNCTION, "--learn-from", "old"): "--learn-from teaches predictions, and a function has none",
