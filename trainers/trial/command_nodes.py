@@ -106,7 +106,7 @@ class NodeTree:
         assert self._tree is not None
         code = self._tree.exit_code()  # before the last look at its lines
         try:
-            steps = [(step.tokens, step.seconds, step.loss) for step in self._tree.new_steps()]
+            steps = to_json(self._tree.new_steps())
         except StepLineError as error:
             return {"code": code, "gib": None, "steps": [], "wrong": str(error)}
         return {"code": code, "gib": self._tree.memory_gib(), "steps": steps, "wrong": ""}
@@ -177,10 +177,9 @@ class TreesOnNodes:
                 answer = ray.get(look)
                 self._gib[number] = answer["gib"]
                 self._wrong = self._wrong or answer["wrong"]
-                self._steps += [
-                    Step(at_s=time.monotonic(), tokens=tokens, seconds=seconds, loss=loss)
-                    for tokens, seconds, loss in answer["steps"]
-                ]
+                # The clock of another node tells nothing here.
+                steps = [dataclasses.replace(from_json(Step, step), at_s=self._looked_s) for step in answer["steps"]]
+                self._steps += steps
                 self._see(number, answer["code"])
                 look = None
             if look is None and self._codes[number] is None:

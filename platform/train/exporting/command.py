@@ -3,6 +3,7 @@
     python -m platform.export studies/gpt2-1/training --out model              # a transformers folder
     python -m platform.export gpt2-1 --to torchrun --tokens 2e9 --out runs/first   # our trainer, without Ray
     python -m platform.export gpt2-1 --to accelerate --tokens 2e9 --out hf --run 20
+    python -m platform.export gpt2-1 --to trainer-flags --out flags            # for your own script
 
 From a training's newest checkpoint it writes the model; from a training, a study's winner or a layout.json it writes a
 folder whose launch.sh trains that layout in another program. What that program does not support is printed and noted in
@@ -11,6 +12,7 @@ Exit codes: 0, 2 bad input, 3 the export's own run failed, 130 interrupted.
 """
 
 import dataclasses
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -20,6 +22,7 @@ from platform.common.options import CommandParser, argument, option
 from platform.common.output import print_line
 from platform.common.quantities import amount
 from platform.common.signals import INTERRUPTED
+from platform.study.atomic_write import replacing
 from platform.study.folder import absolute_path, studies_field, trust_field
 from platform.train.exporting.export_speed import (
     beside_search,
@@ -37,6 +40,7 @@ from platform.train.exporting.formats import (
     write_deepspeed,
     write_torchrun,
 )
+from platform.train.exporting.trainer_flags import trainer_flags
 from platform.train.target import Target, read_target
 from platform.train.train_options import TrainOptions
 from platform.train.training_folder import TrainingFolder
@@ -86,6 +90,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise InputError(f"{out} is there already: give --out a new folder")
         if options.to == "transformers":
             _export_model(options, out)
+        elif options.to == "trainer-flags":
+            _export_flags(options, out)
         else:
             _export_layout(options, out)
         return 0
@@ -143,6 +149,21 @@ def _export_layout(options: ExportOptions, out: Path) -> None:
     else:
         ours = run_ours(plan, options.run, device)
         print(compared(options.to, run_plain(out, options.run, device), ours, tokens_per_step=per_step))
+
+
+def _export_flags(options: ExportOptions, out: Path) -> None:
+    if options.tokens or options.data or options.start_from or options.run is not None:
+        raise InputError("--to trainer-flags writes flags of a script that knows its data: leave --tokens, --data,"
+                         " --start-from and --run out")  # fmt: skip
+    target = read_target(options.target, absolute_path(options.studies), None, trusted=options.trust)
+    if target.recipe is None or target.batch is None:
+        raise InputError(f"{options.target} has no recipe and batch, whose flags could be written: give a study")
+    flags = shlex.join(trainer_flags(target.recipe, target.layout, target.batch))
+    out.mkdir(parents=True, exist_ok=True)
+    with replacing(out / "flags.txt") as part:
+        part.write_text(f"{flags}\n")
+    print_line(f"{out / 'flags.txt'} has the flags of {target.layout.label} for a script with TrainingArguments:")
+    print(f"torchrun --nproc-per-node {target.layout.world_size} train.py {flags}")
 
 
 def _plan(options: ExportOptions) -> tuple[TrainingPlan, Target | None, Device]:
