@@ -47,7 +47,8 @@ def test_training_arguments_reads_what_the_layout_says() -> None:
     ],
 )
 def test_what_has_no_flag_is_named(fields: dict[str, Any], words: str) -> None:
-    layout = Layout(**{"attention": "sdpa", **fields})
+    values: dict[str, Any] = {"attention": "sdpa", **fields}
+    layout = Layout(**values)
     with pytest.raises(InputError, match=f"transformers' Trainer has no flag for {words}: export it"):
         trainer_flags(miniature(), layout, BATCH)
 
