@@ -33,6 +33,8 @@ class Candidate:
     """The names of the points it stands for, "" where the space is a product of axes."""
     refine: bool = True
     """Whether micro-batches between the last that fits and the first that does not may be tried too."""
+    finds_largest: bool = False
+    """Whether only the largest of its micro-batches that fits is measured, in one trial."""
 
     @property
     def key(self) -> str:

@@ -1,21 +1,31 @@
 """The space of a user's own command: its holes are the axes."""
 
-import hashlib
 import itertools
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from search_spaces.space import Space
 from trainers.spec.codec import shortened
 from trainers.spec.recipe import Recipe
-from trainers.spec.workload import HOLE, Workload, flags_text
+from trainers.spec.workload import HOLE, Workload, digest_of, flags_of, flags_text
 
 MICRO_BATCH, GRAD_ACCUM = "micro_batch", "grad_accum"
-FILLED = {"gpus": "the devices of a trial", GRAD_ACCUM: "what makes up --tokens-per-step", "out": "an empty folder"}
+FILLED = {
+    "gpus": "the devices of a node",
+    "world_size": "the devices of a trial",
+    GRAD_ACCUM: "what makes up --tokens-per-step",
+    "out": "an empty folder",
+    "nodes": "the number of nodes",
+    "node_rank": "the number of a node",
+    "head": "the address of the first node",
+    "port": "a free port of the first node",
+}
 """Holes that are filled by what they say, and have no values."""
-_LATER = ("nodes", "node_rank", "head")
+LARGEST = "max"
+"""Value of `MICRO_BATCH` for the largest that fits."""
+OF_NODES = ("nodes", "node_rank", "head")
+"""Holes that a command on several nodes must have."""
 _MOST_HASHED = 10 * 2**20
 """Bytes of a file up to which its content belongs to the command: a larger one is data."""
 FIRST_STEP_S = 900.0
@@ -35,9 +45,6 @@ def holes_of(command: Sequence[str]) -> dict[str, tuple[str, ...]]:
     for word in command:
         for match in HOLE.finditer(word):
             name, listed = match[1], match[2]
-            if name in _LATER:
-                raise ValueError(f"hole {{{name}}} is of commands on several nodes, which are not searched yet: leave"
-                                 " it out, a command runs on one node")  # fmt: skip
             named.append(name)
             if listed is not None:
                 if name in values:
@@ -53,7 +60,7 @@ def holes_of(command: Sequence[str]) -> dict[str, tuple[str, ...]]:
         quote = ("; the shell took the braces apart" if taken_apart else "") + ": quote each hole"
         raise ValueError("the command has no hole for the sequences of a device's micro-step, as in"
                          f" --batch_size '{{micro_batch=1,2,4,8}}'{quote}")  # fmt: skip
-    if GRAD_ACCUM not in named and len(values[MICRO_BATCH]) > 1:
+    if GRAD_ACCUM not in named and (len(values[MICRO_BATCH]) > 1 or values[MICRO_BATCH] == (LARGEST,)):
         raise ValueError("with several values of {micro_batch} all points train on equal tokens a step only where the"
                          " accumulation follows: write it as {grad_accum}, as in --gradient_accumulation_steps"
                          " {grad_accum}")  # fmt: skip
@@ -64,12 +71,8 @@ def _values(name: str, listed: str, *, alone: bool) -> tuple[str, ...]:
     if name in FILLED:
         raise ValueError(f"hole {{{name}}} is {FILLED[name]} and takes no values, got {shortened(listed)}")
     values = tuple(listed.split(","))
-    if name == MICRO_BATCH:
-        if "max" in values:
-            raise ValueError("{micro_batch=max} is not found by itself yet: list the micro-batches to try, as in"
-                             " {micro_batch=1,2,4,8}")  # fmt: skip
-        if wrong := [value for value in values if not value.isascii() or not value.isdecimal() or int(value) < 1]:
-            raise ValueError(f"micro-batches are whole numbers of at least 1, got {shortened(wrong[0])}")
+    if name == MICRO_BATCH and values != (LARGEST,):
+        micro_batches_of(values)
     if len(set(values)) < len(values):
         raise ValueError(f"hole {{{name}}} has a value twice: {listed}")
     if "" in values and not alone:
@@ -79,9 +82,17 @@ def _values(name: str, listed: str, *, alone: bool) -> tuple[str, ...]:
 
 
 def space_of_command(
-    command: Sequence[str], *, folder: Path, tokens_per_step: int, seq_len: int, step_line: str = ""
+    command: Sequence[str],
+    *,
+    folder: Path,
+    tokens_per_step: int,
+    seq_len: int,
+    step_line: str = "",
+    environment: Sequence[str] = (),
+    without: Sequence[str] = (),
 ) -> Space:
-    """Returns the space of a command that runs in `folder`, at sequences of `seq_len` tokens.
+    """Returns the space of a command that runs in `folder` with the `NAME=VALUE`s of `environment`, at sequences of
+    `seq_len` tokens, less the combinations of `without` (`combinations_of`).
 
     Raises:
         ValueError: see `holes_of`; a pattern that is none, or a length that does not divide the tokens.
@@ -94,6 +105,7 @@ def space_of_command(
         re.compile(step_line)
     except re.error as error:
         raise ValueError(f"--step-line {step_line!r} is no regular expression: {error}") from error
+    finds_largest = holes[MICRO_BATCH] == (LARGEST,)
     axes = {name: values for name, values in holes.items() if values and name != MICRO_BATCH}
     words = tuple(HOLE.sub(lambda match: f"{{{match[1]}}}", word) for word in command)
     files = tuple(named_files(words, folder))
@@ -103,6 +115,7 @@ def space_of_command(
         digest=digest_of(words, files),
         folder=str(folder),
         step_line=step_line,
+        environment=tuple(environment),
     )
     return Space(
         name=re.sub(r"[^A-Za-z0-9._-]", "-", Path(workload.name).stem).strip("-._") or "command",
@@ -113,21 +126,45 @@ def space_of_command(
             seq_len=seq_len,
             global_batch=tokens_per_step // seq_len,
         ),
-        axes={"engine": ("command",), "flags": tuple(_flags(axes))},
-        micro_batches=tuple(sorted(map(int, holes[MICRO_BATCH]))),
+        axes={"engine": ("command",), "flags": tuple(combinations_of(axes, without))},
+        micro_batches=(1,) if finds_largest else micro_batches_of(holes[MICRO_BATCH]),
+        finds_largest=finds_largest,
         refine=False,
-        chosen=(MICRO_BATCH,),
+        chosen=() if finds_largest else (MICRO_BATCH,),
         first_step_s=FIRST_STEP_S,
     )
 
 
-def _flags(axes: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Yields every combination of the axes' values as a layout's text."""
-    combinations = itertools.product(*axes.values())
-    for number, values in enumerate(combinations):
+def micro_batches_of(values: Sequence[str]) -> tuple[int, ...]:
+    """Returns the micro-batches that are listed, ascending.
+
+    Raises:
+        ValueError: one is no whole number of at least 1.
+    """
+    if wrong := [value for value in values if not value.isascii() or not value.isdecimal() or int(value) < 1]:
+        raise ValueError(f"micro-batches are whole numbers of at least 1, got {shortened(wrong[0])}")
+    return tuple(sorted(map(int, values)))
+
+
+def combinations_of(axes: Mapping[str, Sequence[str]], without: Sequence[str] = ()) -> Iterator[str]:
+    """Yields every combination of the axes' values as a layout's text, less those that have, for each axis that a text
+    of `without` names, one of the values that it lists: "fsdp=full_shard 'ckpt=true,false'".
+
+    Raises:
+        ValueError: there are too many, or none.
+    """
+    excluded = [{name: values.split(",") for name, values in flags_of(text).items()} for text in without]
+    number = 0
+    for combination in itertools.product(*axes.values()):
+        values = dict(zip(axes, combination, strict=True))
+        if any(all(values.get(name) in listed for name, listed in each.items()) for each in excluded):
+            continue
         if number == _MOST_LAYOUTS:
-            raise ValueError(f"the command's holes have more than {_MOST_LAYOUTS:,} combinations: list fewer values")
-        yield flags_text(dict(zip(axes, values, strict=True)))
+            raise ValueError(f"the axes have more than {_MOST_LAYOUTS:,} combinations: list fewer values")
+        number += 1
+        yield flags_text(values)
+    if not number:
+        raise ValueError("what is left out leaves no combination of the axes' values")
 
 
 def named_files(words: Sequence[str], folder: Path) -> Iterator[Path]:
@@ -152,14 +189,3 @@ def _is_text(path: Path) -> bool:
             return b"\0" not in file.read(4096)
     except OSError:  # a word too long for a name, or a file that may not be read
         return False
-
-
-def digest_of(words: Sequence[str], files: Sequence[Path]) -> str:
-    """Returns 12 hex digits of SHA-256 over a command's words and the content of its files."""
-    digest = hashlib.sha256("\0".join(words).encode(*_AS_BYTES))
-    for path in files:
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:12]
-
-
-_AS_BYTES = (sys.getfilesystemencoding(), "surrogateescape")

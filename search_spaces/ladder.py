@@ -29,6 +29,12 @@ def doubled(micro_batches: Sequence[int], recipe: Recipe, layout: Layout) -> tup
     return tuple(rungs)
 
 
+def every(recipe: Recipe, layout: Layout) -> tuple[int, ...]:
+    """Returns every micro-batch that divides a rank's batch, ascending; 1 where the ranks do not share the batch."""
+    rank_batch, remainder = divmod(recipe.global_batch, layout.data_parallel)
+    return (1,) if remainder else tuple(divisors(rank_batch))
+
+
 def dividing(micro_batches: Sequence[int], recipe: Recipe, layout: Layout) -> tuple[int, ...]:
     """Returns `micro_batches` if one of them divides the global batch of `recipe` on `layout`; else the micro-batches
     up to the largest of them that do, if there are any.

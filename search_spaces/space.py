@@ -8,7 +8,7 @@ from typing import Any
 from search_spaces.candidate import Candidate, Point, RejectedLayout, joined, ladder_of
 from search_spaces.changes import GRAD_ACCUM, MICRO_BATCH, AxisChange, parse, spelling_hint
 from search_spaces.degrees import Reach, fewest_devices, fill, splits_model, with_divisors
-from search_spaces.ladder import dividing, doubled
+from search_spaces.ladder import dividing, doubled, every
 from search_spaces.reasons import Reasons
 from search_spaces.shared_batch import shared_batch
 from search_spaces.space_fields import SpaceFields
@@ -79,7 +79,12 @@ class Space(SpaceFields):
             ladder, reason = ladder_of(recipe, layout, self.ladder(micro_batches, recipe, layout), world_size)
             if reason is None:
                 fresh = Candidate(
-                    recipe=recipe, layout=layout, micro_batches=ladder, name=name, refine=self.refine and not name
+                    recipe=recipe,
+                    layout=layout,
+                    micro_batches=ladder,
+                    name=name,
+                    refine=self.refine and not name,
+                    finds_largest=self.finds_largest,
                 )
                 candidates[key] = joined(candidates[key], fresh) if key in candidates else fresh
             elif layout.model_parallel > 1 and not asks_to_split:
@@ -95,6 +100,8 @@ class Space(SpaceFields):
         """
         if self.points or MICRO_BATCH in self.chosen:
             return micro_batches
+        if self.finds_largest:
+            return every(recipe, layout)
         return (doubled if self.doubling else dividing)(micro_batches, recipe, layout)
 
     def with_changes(self, texts: Sequence[str]) -> "Space":

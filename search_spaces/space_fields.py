@@ -53,6 +53,8 @@ class SpaceFields:
     """Whether ladders go on from the largest of `micro_batches`, doubling (`ladder.doubled`), until the global batch
     ends them in the space and memory in a plan or search.
     """
+    finds_largest: bool = False
+    """Whether a trial finds the largest divisor of a rank's batch that fits, and measures it alone."""
     refine: bool = True
     """Whether every integer between the last micro-batch that fits and the first that does not is tried too."""
     further_recipes: tuple[Recipe, ...] = ()

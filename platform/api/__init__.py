@@ -12,9 +12,10 @@ Options are those of the commands, `_` for `-`. Nothing is printed unless `verbo
 `InputError` and a fault of the cluster as `ClusterError`, with the sentences of the commands.
 """
 
+from platform.api.functions import measure
 from platform.api.plans import Plan, plan
 from platform.api.searches import Search, search
 from platform.api.studies import MeasuredStudy, open
 from platform.common.errors import ClusterError, InputError
 
-__all__ = ["ClusterError", "InputError", "MeasuredStudy", "Plan", "Search", "open", "plan", "search"]
+__all__ = ["ClusterError", "InputError", "MeasuredStudy", "Plan", "Search", "measure", "open", "plan", "search"]

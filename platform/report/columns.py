@@ -68,7 +68,7 @@ def _engine(row: MeasuredRow) -> str | None:
 
 def _held_gib(row: MeasuredRow) -> float | None:
     """Returns what a command's processes held: nothing of what its allocator used within is known."""
-    return row.run.peak_device_gib if row.run.recipe.workload else None
+    return row.run.peak_device_gib if row.run.recipe.command else None
 
 
 _DECLARED: tuple[Column[MeasuredRow], ...] = (

@@ -278,11 +278,13 @@ def evidence(result: RecipeResult) -> list[str]:
 
 
 def command_of(best: Measurement) -> str:
-    """Returns the command at the measured point as a line for a shell; "" where a model of this project trained."""
-    if best.recipe.workload is None:
+    """Returns the command at the measured point as a line for a shell; "" where no command trained."""
+    if best.recipe.command is None:
         return ""
-    values = {**values_of(best.layout, best.batch), "out": "OUT"}
-    return shlex.join(best.recipe.workload.filled(values))
+    num_nodes = best.conditions.num_nodes if best.conditions else 1
+    values = {**values_of(best.layout, best.batch, num_nodes=num_nodes)}
+    values |= {name: name.upper() for name in ("out", "node_rank", "head", "port")}
+    return shlex.join(best.recipe.command.filled(values))
 
 
 def lag(peak: Peak, cluster: Cluster) -> str:

@@ -16,6 +16,7 @@ from platform.common.errors import InputError
 from platform.common.options import CommandParser
 from platform.common.signals import exit_with
 from platform.search.setup.options import SearchOptions, with_command
+from platform.search.setup.training_file import with_training_file
 
 PARSER = CommandParser(
     SearchOptions,
@@ -54,7 +55,7 @@ def _read(argv: Sequence[str]) -> SearchOptions:
     end = argv.index("--") if "--" in argv else len(argv)
     if end == len(argv) - 1:
         raise InputError("behind -- stands the command to search, as in -- torchrun train.py, got nothing")
-    return with_command(PARSER.read(argv[:end]), argv[end + 1 :])
+    return with_command(with_training_file(PARSER.read(argv[:end])), argv[end + 1 :])
 
 
 def parse(argv: Sequence[str]) -> SearchOptions:

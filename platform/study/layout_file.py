@@ -55,7 +55,10 @@ def read_layout(path: Path) -> LayoutFile:
     except ValueError as error:
         raise InputError(f"the layout file {path} is not valid: {error}") from error
     if file.recipe is not None and not file.recipe.has_model:
-        raise InputError(f"the layout file {path} is of a command, which no layout file runs: search it behind --")
+        raise InputError(
+            f"the layout file {path} is of a training of the user's own, which no layout file runs: search it by"
+            " --build or behind --"
+        )
     return file
 
 

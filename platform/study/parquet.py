@@ -36,6 +36,8 @@ _NAMES: dict[tuple[str, ...], str] = {
     ("recipe", "workload", "command"): "workload_command",
     ("recipe", "workload", "digest"): "workload_digest",
     ("recipe", "workload", "folder"): "workload_folder",
+    ("recipe", "workload", "build"): "workload_build",
+    ("recipe", "workload", "environment"): "workload_environment",
     **{("recipe", name): declared.table for name, declared in axes_of(Recipe).items() if declared.table},
     **{("layout", name): declared.table for name, declared in axes_of(Layout).items() if declared.table},
     ("conditions", "device"): "gpu",

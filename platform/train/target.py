@@ -63,10 +63,8 @@ def _of_study(folder: Path, recipe_id: str | None) -> Target:
         )
     result, winner = won
     if not winner.recipe.has_model:
-        raise InputError(
-            f"study {folder.name} searched a command of your own, which trains by itself: run the one in"
-            f" {folder / 'command.txt'}"
-        )
+        do = f"run {folder / 'command.txt'}" if winner.recipe.command else f"give it {winner.layout.label}"
+        raise InputError(f"study {folder.name} searched a training of your own, which trains by itself: {do}")
     return Target(
         name=folder.name,
         folder=folder / "training",

@@ -1,6 +1,7 @@
 """The Python API beside the commands: the same values, the same sentences, and nothing printed."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,35 @@ def test_a_search_refuses_what_the_command_refuses(
     with pytest.raises(api.InputError, match=sentence):
         api.search(**arguments, studies=tmp_path)
     assert capfd.readouterr() == ("", "")
+
+
+def _made_here(layout: Any) -> Any:
+    return lambda: 1.0
+
+
+def test_a_function_is_measured_by_its_file_and_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {}
+    monkeypatch.setattr("platform.api.functions.search", lambda **words: options.update(words))  # type: ignore[reportUnknownLambdaType]
+    api.measure(_made_here, {"width": [1, 2], "kernel": ["sdpa", "1"], "fused": [True]}, tokens_per_step=64)
+    words = arguments(**options)
+    assert words[0] == f"--build={os.path.relpath(__file__)}:_made_here" and words[-1] == "--tokens-per-step=64"
+    assert words[2::2][:3] == ["width=1,2", 'kernel=sdpa,"1"', "fused=true"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((lambda layout: None,), "is no function at the top of a file"),  # type: ignore[reportUnknownLambdaType]
+        ((len,), "len is no function at the top of a file"),
+        ((_made_here, {"kernel": ["a,b"]}), "a value of axis kernel has neither commas"),
+        ((_made_here,), "--build needs --tokens-per-step N"),
+    ],
+)
+def test_a_function_that_trials_cannot_find_is_refused(
+    arguments: tuple[Any, ...], sentence: str, tmp_path: Path
+) -> None:
+    with pytest.raises(api.InputError, match=sentence):
+        api.measure(*arguments, studies=tmp_path)
 
 
 @pytest.mark.heavy

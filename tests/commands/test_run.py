@@ -12,7 +12,7 @@ import pytest
 
 from search_spaces.command import space_of_command
 from trainers.commands import supervisor
-from trainers.commands.run import AGREEMENT, PointRun, Run, follow, remark_of
+from trainers.commands.run import AGREEMENT, PointRun, Run, follow, on_this_node, remark_of
 from trainers.commands.steps import Step
 from trainers.records.job import Job, Timing
 from trainers.records.measurement import Outcome
@@ -64,7 +64,7 @@ def _measured(
         **limits,
     )
     assert job.rungs == (BatchPoint(micro_batch=2, grad_accum=4),)
-    return PointRun(job, job.rungs[0], lambda run: None).measured()
+    return PointRun(job, on_this_node(job), job.rungs[0], lambda run: None).measured()
 
 
 def test_a_run_ends_after_enough_steady_steps_and_has_its_figures(tmp_path: Path) -> None:
@@ -201,12 +201,13 @@ def test_a_program_that_is_not_there_is_told(tmp_path: Path) -> None:
     space = space_of_command(
         ("no-such-launcher", "{micro_batch=1}", "{grad_accum}"), folder=tmp_path, tokens_per_step=32, seq_len=16
     )
-    workload = space.recipe.workload
-    assert workload is not None
-    values: dict[str, object] = {"micro_batch": 1, "grad_accum": 1}
-    run = follow(
-        workload, values, lambda run, is_over: None, gpus=0, first_step_s=9.0, hang_floor_s=9.0, environment={}
-    )
+    ((candidate, *_), _) = space.candidates(1)
+    job = Job(
+        trial_id="t1", recorder="", recipe=candidate.recipe, layout=candidate.layout, rungs=candidate.batch_points(),
+        cluster=Cluster(device_kind="cpu", device="a processor", device_memory_gib=8.0), cpus_per_worker=0.5,
+        first_step_s=9.0, hang_floor_s=9.0,
+    )  # fmt: skip
+    run = follow(job, on_this_node(job), job.rungs[0], lambda run, is_over: None)
     assert (run.outcome, run.output) == (Outcome.FAILED, "no-such-launcher: No such file or directory")
 
 

@@ -91,13 +91,20 @@ class Searching:
     """A running search; use it with `with`."""
 
     def __init__(
-        self, cluster: RayHosts, *argv: str, name: str, environment: Mapping[str, str] = MappingProxyType({})
+        self,
+        cluster: RayHosts,
+        *argv: str,
+        name: str,
+        environment: Mapping[str, str] = MappingProxyType({}),
+        training: Sequence[str] = (),
     ) -> None:
+        """Starts it; `training` is the command that it searches, if any."""
         studies = cluster.folder / "studies"
         self.journal = studies / name / "journal.jsonl"
         self.log = cluster.folder / f"{name}.log"
         command = ["env", "-C", str(ROOT), sys.executable, "-m", "platform.search", *argv]
         command += ["--studies", str(studies), "--address", cluster.address, "--name", name]
+        command += ["--", *training] if training else []
         self.process = cluster.hosts[0].popen(command, {**cluster.environment, **environment}, self.log)
 
     def __enter__(self) -> "Searching":

@@ -12,6 +12,7 @@ ALLOWED = {
     "platform/train/preparing/documents.py": "a line of the user's data",
     "trainers/records/journal_lines.py": "a line of a journal",
     "trainers/spec/codec.py": "`json_object`, for texts in memory",
+    "trainers/spec/workload.py": "a value of an axis, from a command line",
     "trainers/startup/prestart.py": "Ray's runtime environment, from memory",
 }
 """The modules that parse JSON otherwise, and what it is."""

@@ -57,6 +57,13 @@ def test_a_micro_batch_that_does_not_divide_the_step_is_left_out(tmp_path: Path)
         _space(tmp_path, tokens=16 * 3).candidates(4)
 
 
+def test_the_largest_micro_batch_is_one_of_all_that_divide_the_step(tmp_path: Path) -> None:
+    command = ("python", "train.py", "{micro_batch=max}", "{grad_accum}", "{mode=a,b}")
+    candidates, _ = _space(tmp_path, command=command, tokens=16 * 4 * 12).candidates(4)
+    assert [candidate.micro_batches for candidate in candidates] == [(1, 2, 3, 4, 6, 12)] * 2
+    assert all(candidate.finds_largest and not candidate.refine for candidate in candidates)
+
+
 def test_recipe_and_layout_survive_their_json(tmp_path: Path) -> None:
     (candidate, *_), _ = _space(tmp_path).candidates(4)
     assert from_json(Recipe, to_json(candidate.recipe)) == candidate.recipe
@@ -95,13 +102,14 @@ BAD: dict[tuple[str, ...], str] = {
     ("{micro_batch=1}", "{fsdp}"): "hole {fsdp} has no values",
     ("{micro_batch=1}", "{fsdp=a,b}", "{fsdp=a,b}"): "hole {fsdp} has its values twice",
     ("{micro_batch=1,2}",): "with several values of {micro_batch} all points train on equal tokens",
-    ("{micro_batch=max}", "{grad_accum}"): "{micro_batch=max} is not found by itself yet",
+    ("{micro_batch=max}",): "with several values of {micro_batch} all points train on equal tokens",
+    ("{micro_batch=max,1}", "{grad_accum}"): "micro-batches are whole numbers of at least 1, got 'max'",
     ("{micro_batch=1,x}", "{grad_accum}"): "micro-batches are whole numbers of at least 1, got 'x'",
     ("{micro_batch=0}", "{grad_accum}"): "micro-batches are whole numbers of at least 1, got '0'",
     ("{micro_batch=1,1}", "{grad_accum}"): "hole {micro_batch} has a value twice: 1,1",
     ("{micro_batch=1}", "{grad_accum=2}"): "hole {grad_accum} is what makes up --tokens-per-step and takes no values",
-    ("{micro_batch=1}", "{gpus=2}"): "hole {gpus} is the devices of a trial and takes no values",
-    ("{micro_batch=1}", "{node_rank}"): "hole {node_rank} is of commands on several nodes",
+    ("{micro_batch=1}", "{gpus=2}"): "hole {gpus} is the devices of a node and takes no values",
+    ("{micro_batch=1}", "{node_rank=0}"): "hole {node_rank} is the number of a node and takes no values",
     ("{micro_batch=1}", "--x={x=a,}"): "an empty value of {x} leaves its word out",
 }
 
@@ -120,6 +128,6 @@ def test_lengths_and_patterns_that_fit_nothing_are_refused(tmp_path: Path) -> No
         space_of_command(COMMAND, folder=tmp_path, tokens_per_step=64, seq_len=16, step_line="(")
 
 
-def test_flags_are_of_a_command_alone() -> None:
-    with pytest.raises(ValueError, match="flags are the axes of a user's command, got flags 'a=b' with ddp"):
+def test_flags_are_of_a_training_of_the_user_s_own_alone() -> None:
+    with pytest.raises(ValueError, match="the axes of a training of the user's own, got flags 'a=b' with ddp"):
         Layout(engine="ddp", flags="a=b")

@@ -30,6 +30,8 @@ with open(os.path.dirname(__file__) + "/out", "a") as file:
     file.write(options.out + "\\n")
 if options.mode == "broken":
     raise ValueError("no such mode")
+if options.mode == "large" and options.batch > 2:
+    raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
 for number in range(10**6):
     began = time.perf_counter()
     for _ in range(options.accum):
@@ -82,6 +84,35 @@ def test_a_loop_that_tells_its_steps_is_searched_and_resumed(
     folders = (tmp_path / "out").read_text().split()
     assert len(set(folders)) == len(folders) > len(run.measured)
     assert not [folder for folder in folders if Path(folder).parent.exists()]
+
+
+@pytest.mark.ray
+@pytest.mark.search
+def test_the_largest_micro_batch_is_found_and_recorded(tmp_path: Path) -> None:
+    """Checks what is measured of four sizes, in one trial of each layout, and that nothing of it is missing after."""
+    (tmp_path / "loop.py").write_text(LOOP)
+    words = (
+        "--batch",
+        "{micro_batch=max}",
+        "--accum",
+        "{grad_accum}",
+        "--out",
+        "{out}",
+        "--mode",
+        "{mode=plain,large}",
+    )
+    command = ("--", sys.executable, str(tmp_path / "loop.py"), *words)
+    options = ("--name", "own", "--searcher", "sweep", "--steps", "5", "--repeats", "0", "--seq-len", "16")
+    environment = {**WITHOUT_MLFLOW, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    with start(tmp_path, "own", 1, *options, "--tokens-per-step", "256", *command, environment=environment) as session:
+        ended = session.end()
+    run = Run(path=tmp_path / "studies" / "own", sessions=(ended,))
+    assert ended.code in ANSWERED, ended.err
+    sizes = [(m.layout.label, m.batch.micro_batch, m.outcome is Outcome.OOM) for m in run.measured if not m.repeat]
+    assert sizes == [("mode=plain", 8, False), ("mode=large", 2, False), ("mode=large", 4, True)]
+    nothing_twice(run)
+    with start(tmp_path, "own", 2, "--resume", "own", environment=environment) as session:
+        assert "nothing is left to run" in session.end().err
 
 
 def _outcomes(run: Run) -> dict[str, set[Outcome]]:

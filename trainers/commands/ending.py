@@ -20,13 +20,19 @@ _KILL_CODES = (137, -9)
 _ERROR = re.compile(r"^(?:\[[^\]]*\]:?\s*)*(?P<error>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt)\b.*)$")
 """A line that names an exception, behind the marks of ranks."""
 _LAUNCHER = "ChildFailedError"
+_NODE = re.compile(r"\A\[(?P<node>node \d+, [^\]]+)\]\n")
+"""The first line of the output of one of several nodes."""
 
 
 def outcome_of(code: int, text: str) -> tuple[Outcome, str]:
     """Returns the outcome of a command that ended with an exit code other than 0, and the line that says why.
 
-    Lack of memory counts wherever it stands: under torchrun the cause is printed above the launcher's own error.
+    Lack of memory counts wherever it stands: under torchrun the cause is printed above the launcher's own error. Of
+    several nodes the line names the one that failed first.
     """
+    if node := _NODE.match(text):
+        outcome, line = outcome_of(code, text[node.end() :])
+        return outcome, f"{line} (on {node['node']})"
     if match := _MEMORY.search(text):
         line = _line_at(text, match.start())
         num_bytes = requested_bytes(RuntimeError(line))

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -83,6 +84,13 @@ class CommandProcesses:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=10 * supervisor.GRACE_S)
         shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+def free_port() -> int:
+    """Returns the number of a port of this node that nothing listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
 
 
 def out_of(scratch: Path) -> Path:

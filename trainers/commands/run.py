@@ -4,12 +4,12 @@ import dataclasses
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trainers.commands.ending import last_lines, outcome_of
-from trainers.commands.processes import CommandProcesses, out_of
-from trainers.commands.steps import Step, StepLineError, StepReader
+from trainers.commands.steps import Step, StepLineError
+from trainers.commands.trees import LocalTree, Tree
 from trainers.measuring.ladder import upper_bound_tokens_per_s
 from trainers.records.job import Job
 from trainers.records.measurement import SETTINGS, TIMED, TRAINING_STATE, Conditions, Outcome
@@ -53,29 +53,32 @@ Judge = Callable[[Run, bool], tuple[Outcome, str] | None]
 """Returns how a run ends with the steps so far; None where more are needed. The flag says that no more will come."""
 
 
-def follow(
-    workload: Workload,
-    values: dict[str, object],
-    judge: Judge,
-    *,
-    gpus: int,
-    first_step_s: float,
-    hang_floor_s: float,
-    environment: dict[str, str | None],
-) -> Run:
-    """Runs the workload's command with its holes filled by `values` until `judge` ends it, or it ends by itself.
+Starter = Callable[[Workload, Mapping[str, object]], Tree]
+"""Starts the processes of a command with its holes filled by these values, on one node or several.
 
-    The first step may take `first_step_s`, each other one `hang_floor_s` or ten times the slowest.
+Raises:
+    OSError: they cannot be started; the text states why.
+"""
+
+
+def on_this_node(job: Job) -> Starter:
+    """Returns what starts the job's command on this node alone."""
+    gpus = job.layout.world_size if job.cluster.device_kind == "cuda" else 0
+    return lambda workload, values: LocalTree(workload, values, gpus=gpus, environment=job.environment)
+
+
+def follow(job: Job, start: Starter, batch: BatchPoint, judge: Judge) -> Run:
+    """Runs the job's command at the point until `judge` ends it, or it ends by itself.
+
+    The first step may take the job's `first_step_s`, each other one `hang_floor_s` or ten times the slowest.
     """
-    scratch = CommandProcesses.new_scratch()
-    began_s = time.monotonic()
-    words = workload.filled({**values, "out": out_of(scratch)})
-    run = Run(steps=(), began_s=began_s, outcome=Outcome.FAILED)
+    workload, first_step_s, hang_floor_s = job.recipe.command, job.first_step_s, job.hang_floor_s
+    assert workload is not None, "no command"
+    run = Run(steps=(), began_s=time.monotonic(), outcome=Outcome.FAILED)
     try:
-        processes = CommandProcesses(words, folder=workload.folder, scratch=scratch, gpus=gpus, environment=environment)
+        processes = start(workload, values_of(job.layout, batch, num_nodes=job.cluster.num_nodes))
     except OSError as error:
-        return dataclasses.replace(run, reason=f"the command cannot be started in {workload.folder}: {error.strerror}")
-    reader = StepReader(file=processes.steps, log=processes.log, step_line=workload.step_line)
+        return dataclasses.replace(run, reason=str(error))
     looked_s = 0.0
     try:
         while True:
@@ -84,7 +87,7 @@ def follow(
                 looked_s = time.monotonic()
                 held_gib = processes.memory_gib()
                 run = dataclasses.replace(run, peak_gib=max(filter(None, (held_gib, run.peak_gib)), default=None))
-            if new := reader.new():
+            if new := processes.new_steps():
                 run = dataclasses.replace(run, steps=(*run.steps, *new))
                 if verdict := judge(run, False):
                     return dataclasses.replace(run, outcome=verdict[0], reason=verdict[1])
@@ -130,26 +133,16 @@ def _overdue(run: Run, first_step_s: float, hang_floor_s: float) -> str:
 class PointRun:
     """The run of one batch point of a job: when it has enough steps, and the figures of its measurement."""
 
-    def __init__(self, job: Job, batch: BatchPoint, tick: Callable[[Run], None]) -> None:
+    def __init__(self, job: Job, start: Starter, batch: BatchPoint, tick: Callable[[Run], None]) -> None:
         """Prepares the run; `tick` is called with it at each of its steps."""
-        self._job, self._batch, self._tick = job, batch, tick
+        self._job, self._start, self._batch, self._tick = job, start, batch, tick
         self._tokens = batch.global_batch(job.layout) * job.recipe.seq_len
         self._num_judged = 0
         """Number of the run's steps that were looked at."""
 
     def measured(self) -> tuple[Run, dict[str, Any]]:
         """Runs the command; returns what was seen, and the figures as fields of a measurement."""
-        job, workload, cluster = self._job, self._job.recipe.workload, self._job.cluster
-        assert workload is not None, "a recipe with a model is no command's"
-        run = follow(
-            workload,
-            values_of(job.layout, self._batch),
-            self._judged,
-            gpus=job.layout.world_size if cluster.device_kind == "cuda" else 0,
-            first_step_s=job.first_step_s,
-            hang_floor_s=job.hang_floor_s,
-            environment=dict(job.environment),
-        )
+        run = follow(self._job, self._start, self._batch, self._judged)
         return run, self._figures(run)
 
     def _judged(self, run: Run, is_over: bool) -> tuple[Outcome, str] | None:
@@ -216,7 +209,7 @@ class PointRun:
             "conditions": Conditions(
                 device=job.cluster.device,
                 device_memory_gib=job.cluster.device_memory_gib,
-                num_nodes=1,
+                num_nodes=job.cluster.num_nodes,
                 versions={},
                 environment={},
                 commit=job.commit,

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainers.data.flags import Flagged
+from trainers.data.numbers import Numbers
 from trainers.data.order import Position
 from trainers.data.parquet import ParquetTokens
 from trainers.data.stream import Stream
@@ -58,11 +59,13 @@ class Source(Protocol):
 
 def source(recipe: Recipe, *, held_out: int = 0) -> Source:
     """Returns the data that `recipe` names, without the last `held_out` sequences of files, with flags where its
-    attention mask needs them. Only the Parquet files' footers are read here.
+    attention mask needs them. Only the Parquet files' footers are read here. A workload has data of its own.
 
     Raises:
         ValueError: the path holds no usable token ids (see `ParquetTokens`).
     """
+    if not recipe.has_model:
+        return Numbers()
     unflagged = plain_source(recipe, held_out=held_out)
     return unflagged if recipe.attention_mask == "causal" else Flagged(unflagged, recipe)
 

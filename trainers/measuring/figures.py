@@ -119,15 +119,16 @@ def speed_fields(
     """Returns times and throughput of a rung as fields of its measurement; `peak` is the measured matmul peak in
     TFLOP/s. FLOPs are those of the recipe's model, and are counted only where that is what trains.
     """
-    recipe, spec, datasheet = job.recipe, job.recipe.model, job.datasheet_peak_tflops
+    recipe, datasheet = job.recipe, job.datasheet_peak_tflops
     full = [window.full_s(batch, accum) for window in windows]
     step_s = statistics.median(full) if full else None
     tokens_per_s = batch.global_batch(job.layout) * recipe.seq_len / step_s if step_s else None
     per_gpu = tokens_per_s / job.layout.world_size if tokens_per_s else None
-    keys = keys_per_query(recipe)
-    counted = per_gpu if counts_flops else None
-    model_tflops = counted and counted * spec.flops_per_token(recipe.seq_len, keys_per_query=keys) / 1e12
-    hardware_flops = job.layout.hardware_flops_per_token(recipe, keys_per_query=keys)
+    model_tflops = hardware_tflops = None
+    if counts_flops and per_gpu:
+        keys = keys_per_query(recipe)
+        model_tflops = per_gpu * recipe.model.flops_per_token(recipe.seq_len, keys_per_query=keys) / 1e12
+        hardware_tflops = per_gpu * job.layout.hardware_flops_per_token(recipe, keys_per_query=keys) / 1e12
     low_s, high_s = quartiles(full)
     return {
         "pipeline_bubble": _median([window.bubble(batch, accum) for window in windows]),
@@ -144,7 +145,7 @@ def speed_fields(
         "tokens_per_s": tokens_per_s,
         "tokens_per_s_per_gpu": per_gpu,
         "model_tflops_per_gpu": model_tflops,
-        "hardware_tflops_per_gpu": counted and counted * hardware_flops / 1e12,
+        "hardware_tflops_per_gpu": hardware_tflops,
         "matmul_peak_tflops": peak,
         "share_of_matmul_peak": model_tflops / peak if model_tflops and peak else None,
         "datasheet_peak_tflops": datasheet,

@@ -202,7 +202,7 @@ class Rung(StepRunner):
             void_windows=tuple(timed.void),
             alloc_retries=timed.retries,
             losses=tuple(self._losses),
-            grad_norms=tuple(self._norms),
+            grad_norms=() if all(map(math.isnan, self._norms)) else tuple(self._norms),
             step_times_s=tuple(self._times_s),
             conditions=c.conditions(),
             sdpa_kernel=kernel_of(job.recipe, job.layout, c.device) if is_recipe_s else "",

@@ -116,6 +116,8 @@ class Job:
     """Micro-batches with the allocated peak that the cost model predicts; empty where it does not know the devices."""
     runs_one: bool = False
     """Whether its first rung runs even where no rung may start any more."""
+    finds_largest: bool = False
+    """Whether a command's rungs are searched for the largest that fits, which alone is measured."""
     tries_misfit: bool = False
     """Whether a rung that is predicted not to fit is run all the same."""
     cap_gib: float | None = None

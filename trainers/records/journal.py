@@ -66,7 +66,7 @@ class StudyHeader:
         return tuple(
             word
             for name, value in self.options.items()
-            if value is not None and value is not False and value != [] and name not in ("command", "folder", "recheck")
+            if value is not None and value is not False and value != [] and name not in _NOT_TYPED
             for word in _arguments(name, value)
         ) + (("--", *command) if command else ())
 
@@ -74,6 +74,10 @@ class StudyHeader:
     def title(self) -> str:
         """The study's name, what it searches and on what, in one line."""
         return f"{self.name}: {self.recipes[0].label}, on {self.cluster.label_under(self.cap_gib)}"
+
+
+_NOT_TYPED = ("command", "folder", "environment", "without", "recheck")
+"""Options of a study that are no options of the command line."""
 
 
 def _arguments(name: str, value: Any) -> tuple[str, ...]:

@@ -60,7 +60,7 @@ def divides(recipe: Recipe, layout: Layout, micro_batch: int) -> bool:
     return not remainder and not schedule_refusal(layout, grad_accum)
 
 
-def values_of(layout: Layout, batch: BatchPoint) -> dict[str, object]:
-    """Returns the values of a command's holes at that point, but for the one of its output folder."""
-    point = {"micro_batch": batch.micro_batch, "grad_accum": batch.grad_accum, "gpus": layout.world_size}
-    return {**flags_of(layout.flags), **point}
+def values_of(layout: Layout, batch: BatchPoint, *, num_nodes: int = 1) -> dict[str, object]:
+    """Returns the values of a command's holes at that point, but for those that a run or a node of it decides."""
+    devices = {"gpus": layout.world_size // num_nodes, "world_size": layout.world_size, "nodes": num_nodes}
+    return {**flags_of(layout.flags), "micro_batch": batch.micro_batch, "grad_accum": batch.grad_accum, **devices}

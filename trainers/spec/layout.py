@@ -36,9 +36,10 @@ class Layout(LayoutAxes):
                 raise ValueError(f"{name} must {bound}, got {value}")
             if value > LARGEST:
                 raise ValueError(f"{name} must be at most 10^6, got {shortened(value)}")
-        if self.flags and not self.rules.runs_commands:
+        if self.flags and not self.rules.runs_workloads:
             raise ValueError(
-                f"flags are the axes of a user's command, got flags {shortened(self.flags)} with {self.engine}"
+                f"flags are the axes of a training of the user's own, got flags {shortened(self.flags)} with"
+                f" {self.engine}"
             )
         for sentence in (*self.rules.contradictions(self), *self._missing_axes(), *schedule_contradictions(self)):
             raise ValueError(sentence)
@@ -66,8 +67,8 @@ class Layout(LayoutAxes):
 
     @property
     def unknown(self) -> frozenset[str]:
-        """Axes whose value is not known, since a command decides it; no view shows them."""
-        return _UNKNOWN if self.rules.runs_commands else frozenset()
+        """Axes whose value is not known, since a workload decides it; no view shows them."""
+        return _UNKNOWN if self.rules.runs_workloads else frozenset()
 
     @property
     def complexity_rank(self) -> tuple[int, ...]:
@@ -83,7 +84,7 @@ class Layout(LayoutAxes):
 
     @property
     def degrees(self) -> str:
-        """The degrees of the mesh as text, as those of the axes; empty where a command decides."""
+        """The degrees of the mesh as text, as those of the axes; empty where a workload decides."""
         return "" if self.unknown else super().degrees
 
     @functools.cached_property

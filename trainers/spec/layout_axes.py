@@ -244,7 +244,7 @@ class LayoutAxes:
         column="options",
         note="{}",
         read_back="if known",
-        about="Values of the axes that a user's command names itself; of no engine of this project.",
+        about="Values of the axes of a training of the user's own; of no engine of this project.",
     )
 
     def is_set(self, axis: str) -> bool:

@@ -21,7 +21,7 @@ AttentionMask = Literal["causal", "document", "prefix"]
 Decay = Literal["all", "matrices"]
 Routing = Literal["learned", "balanced"]
 
-# A command's recipe has none. What asks for a model (engines, kernels, the cost model) is given recipes that have one,
+# A workload's recipe has none. What asks for a model (engines, kernels, the cost model) is given recipes that have one,
 # so that checkers see one there.
 if TYPE_CHECKING:
     Model: TypeAlias = ModelSpec
@@ -38,7 +38,7 @@ INCLUDED = "included"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)  # no slots: the id is kept beside the fields
 class Recipe:
-    """Model, batch, optimizer, precisions and data of one training run; of a user's command the lengths alone.
+    """Model, batch, optimizer, precisions and data of one training run; of a workload the lengths alone.
 
     Raises:
         ValueError: a size or rate out of range, a sequence longer than the model's positions, an unknown name, not one
@@ -121,7 +121,7 @@ class Recipe:
         about="Parameters that decay: all, norms and biases too, or matrices alone, embeddings among them.",
     )
     workload: Workload | None = dataclasses.field(default=None, metadata={"later": True})
-    """The user's command that trains in place of a model of this project."""
+    """The training of the user's own in place of a model of this project."""
 
     routing: Routing = axis(
         "learned",
@@ -179,8 +179,13 @@ class Recipe:
 
     @property
     def has_model(self) -> bool:
-        """Whether this project trains its model; else a user's command does, of which only lengths are known."""
+        """Whether this project trains its model; else a workload does, of which only lengths are known."""
         return self.model is not None  # pyright: ignore[reportUnnecessaryComparison]
+
+    @property
+    def command(self) -> Workload | None:
+        """The workload where it is a command, which runs in processes of its own; else None."""
+        return self.workload if self.workload and self.workload.command else None
 
     @property
     def name(self) -> str:
@@ -194,7 +199,7 @@ class Recipe:
 
     @property
     def unknown(self) -> frozenset[str]:
-        """Fields whose value is not known, since a command decides it; no view shows them."""
+        """Fields whose value is not known, since a workload decides it; no view shows them."""
         return _UNKNOWN if self.workload else frozenset()
 
     @property
@@ -214,7 +219,7 @@ class Recipe:
 
     @property
     def regularization(self) -> str:
-        """The sentence on dropout and weight decay; empty where a command decides."""
+        """The sentence on dropout and weight decay; empty where a workload decides."""
         if self.workload:
             return ""
         decayed = {"all": "every parameter, norms and biases too", "matrices": "matrices alone, embeddings among them"}

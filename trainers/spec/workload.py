@@ -1,9 +1,16 @@
-"""`Workload`: a training of the user's own, known by the command that runs it and by nothing inside of it."""
+"""`Workload`: a training of the user's own, known by what runs it and by nothing inside of it."""
 
+import ast
 import dataclasses
+import hashlib
+import importlib.util
+import json
 import re
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 HOLE = re.compile(r"(?<!\{)\{([A-Za-z_][A-Za-z0-9_]*)(?:=([^{}]*))?\}(?!\})")
 """A hole in a word of a command: a name, and on request its values."""
@@ -12,18 +19,29 @@ _DOUBLED = re.compile(r"\{\{|\}\}")
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Workload:
-    """A command with holes, which trains a batch point of a layout once these are filled."""
+    """A command with holes, which trains a batch point of a layout once these are filled, or a function that builds
+    its step.
+    """
 
     name: str = dataclasses.field(metadata={"cosmetic": True})
-    """Name of the file that the command runs."""
+    """Name of the file that runs."""
     command: tuple[str, ...]
-    """Words of the command, with holes as `{name}`; doubled braces stand for single ones."""
+    """Words of the command, with holes as `{name}`; doubled braces stand for single ones. Empty for a function."""
     digest: str
-    """Hash of the command and of the files that it names."""
+    """Hash of the command or the function's name, and of the files that it names."""
     folder: str = dataclasses.field(default="", metadata={"cosmetic": True})
     """Folder in which it runs; empty for the folder of the process that starts it."""
     step_line: str = ""
     """Pattern of a printed line that ends a step; empty where the command writes lines of steps to a file."""
+    environment: tuple[str, ...] = dataclasses.field(default=(), metadata={"later": True})
+    """`NAME=VALUE` of the environment variables that it gets beside the user's own."""
+    build: str = dataclasses.field(default="", metadata={"later": True})
+    """The function as `FILE.py:NAME` or `MODULE:NAME`, found from the folder; empty for a command."""
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment variables that it gets, by name."""
+        return dict(_pairs(self.environment))
 
     @property
     def holes(self) -> frozenset[str]:
@@ -46,6 +64,76 @@ def flags_text(values: Mapping[str, str]) -> str:
 def flags_of(text: str) -> dict[str, str]:
     """Returns the values by axis that `flags_text` wrote."""
     return dict(_pairs(shlex.split(text)))
+
+
+def file_of(build: str, folder: str) -> Path:
+    """Returns the file of a function that `Workload.build` names; nothing of it runs, but packages around a module
+    outside of the folder.
+
+    Raises:
+        ValueError: there is none, it is no Python, or it does not name the function.
+    """
+    where, colon, name = build.partition(":")
+    if not colon or not where or not all(part.isidentifier() for part in name.split(".")):
+        raise ValueError(f"a function is named as FILE.py:NAME or MODULE:NAME, got {build!r}")
+    path = _path_of(where, Path(folder))
+    if path is None or not path.is_file():
+        raise ValueError(f"{where} cannot be found from {folder or 'here'}")
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError) as error:
+        raise ValueError(f"{path} is no Python: {error}") from error
+    if name.partition(".")[0] not in _names_of(tree):
+        raise ValueError(f"{path} has no function {name}")
+    return path
+
+
+def _path_of(where: str, folder: Path) -> Path | None:
+    if where.endswith(".py"):
+        return folder / where
+    near = folder.joinpath(*where.split("."))
+    for path in (near.with_suffix(".py"), near / "__init__.py"):
+        if path.is_file():
+            return path
+    try:
+        spec = importlib.util.find_spec(where)
+    except (ImportError, ValueError):
+        return None
+    return Path(spec.origin) if spec and spec.origin else None
+
+
+def _names_of(tree: ast.Module) -> set[str]:
+    """Returns the names that a module may define: those that it states, and all that it stores or imports."""
+    names = {node.name for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    names |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return names | {
+        (node.asname or node.name).partition(".")[0] for node in ast.walk(tree) if isinstance(node, ast.alias)
+    }
+
+
+def digest_of(words: Sequence[str], files: Sequence[Path]) -> str:
+    """Returns 12 hex digits of SHA-256 over words and the content of files."""
+    digest = hashlib.sha256("\0".join(words).encode(*_AS_BYTES))
+    for path in files:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+_AS_BYTES = (sys.getfilesystemencoding(), "surrogateescape")
+
+
+def text_of(value: Any) -> str:
+    """Returns the text of an axis' value that `value_of` reads: JSON, or a text that stands for itself."""
+    return value if isinstance(value, str) and value_of(value) == value else json.dumps(value)
+
+
+def value_of(text: str) -> Any:
+    """Returns the number, boolean, None or text that an axis' value stands for, as a function is given it."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, (int, float, str, type(None))) else text
 
 
 def _pairs(words: Sequence[str]) -> list[tuple[str, str]]:

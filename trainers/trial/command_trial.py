@@ -1,19 +1,21 @@
-"""A trial of a user's command: a task on one node runs it at each rung, in processes of its own."""
+"""A trial of a user's command: a task runs it at each rung, in processes of its own."""
 
 import math
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import ray
 
-from trainers.commands.run import PointRun, Run, follow
+from trainers.commands.largest import largest, short_run
+from trainers.commands.run import PointRun, Run, Starter, follow, on_this_node
 from trainers.measuring.ladder import best_above_tokens_per_s
 from trainers.records.job import Job
 from trainers.records.measurement import TIMED, Measurement, Outcome
-from trainers.spec.batch import values_of
+from trainers.spec.batch import BatchPoint
 from trainers.spec.codec import from_json, to_json
 from trainers.trial import recorder as recorders
+from trainers.trial.command_nodes import CommandNodes, on_nodes
 
 OUT_OF_TIME = "the time budget ended before the ladder did"
 TICK_S = 5.0
@@ -21,86 +23,124 @@ TICK_S = 5.0
 MARGIN_S = 120.0
 """Seconds beyond a run's own limits after which it counts as hung from outside."""
 
+_FAILURES = (Outcome.FAILED, Outcome.HUNG)
+T = TypeVar("T")
+
 
 def run(job: Job) -> tuple[str, str]:
-    """Runs the job's trial on a node; returns the trial's state and why. Raises Ray's errors."""
-    state, reason = ray.get(on_a_node(climb, job).remote(to_json(job)))
+    """Runs the job's trial on its nodes; returns the trial's state and why. Raises Ray's errors."""
+    state, reason = on_nodes(climb, job)
     return state, reason
 
 
-def on_a_node(function: Any, job: Job) -> Any:
-    """Returns the function as a Ray task that takes the job's devices on one of its nodes."""
-    devices = job.layout.world_size
-    return ray.remote(function).options(
-        num_cpus=job.cpus_per_worker * devices,
-        num_gpus=devices if job.cluster.device_kind == "cuda" else 0,
-        max_retries=0,
-        scheduling_strategy="DEFAULT",  # not in the placement group of Tune's side, which asks for a part of a core
-        label_selector={"ray.io/node-id": f"in({','.join(job.nodes)})"} if job.nodes else None,
-    )
-
-
-def climb(job_json: Mapping[str, Any]) -> tuple[str, str]:
-    """Measures the job's batch points, ascending; returns the trial's state and why."""
+def climb(job_json: Mapping[str, Any], nodes: CommandNodes | None = None) -> tuple[str, str]:
+    """Measures the job's batch points, ascending, or the largest that fits; returns the trial's state and why."""
     job = from_json(Job, job_json)
-    recorder, trial_id = recorders.find(job.recorder), job.trial_id
-    recorders.call(recorder, "set_status", trial_id, "init", None, job.first_step_s)
-    recorders.call(recorder, "place", trial_id, [ray.get_runtime_context().get_node_id()])
-    stop_at_s = math.inf
-    if job.stop_at_s is not None:
-        stop_at_s = time.monotonic() + recorders.call(recorder, "seconds_until", job.stop_at_s)
-    wall_s = 0.0
-    for number, batch in enumerate(job.rungs):
+    start = nodes.starter(job) if nodes else on_this_node(job)
+    trial = _CommandTrial(job, start, recorders.find(job.recorder))
+    trial.begin(nodes.ids() if nodes else [ray.get_runtime_context().get_node_id()])
+    return trial.measure_largest() if job.finds_largest else trial.climb()
+
+
+class _CommandTrial:
+    """The trial of a job, as its recorder sees it."""
+
+    def __init__(self, job: Job, start: Starter, recorder: Any) -> None:
+        self._job, self._start, self._recorder = job, start, recorder
+        self._told_s, self._longest_s = 0.0, 0.0
+        self._stop_at_s = math.inf
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        return recorders.call(self._recorder, method, *arguments)
+
+    def begin(self, nodes: Sequence[str]) -> None:
+        """Tells the recorder that the trial has begun, on nodes of these ids."""
+        job = self._job
+        self._call("set_status", job.trial_id, "init", None, job.first_step_s)
+        self._call("place", job.trial_id, list(nodes))
+        if job.stop_at_s is not None:
+            self._stop_at_s = time.monotonic() + self._call("seconds_until", job.stop_at_s)
+
+    def climb(self) -> tuple[str, str]:
+        """Measures the job's batch points, ascending; returns the trial's state and why."""
+        for number, batch in enumerate(self._job.rungs):
+            if not (self._job.runs_one and number == 0) and not self._has_time():
+                return "interrupted", OUT_OF_TIME
+            measured = self._measured(batch)
+            if measured.outcome in _FAILURES:
+                return "failed", measured.reason
+            if measured.outcome not in TIMED or _hopeless(self._job, measured):
+                break
+        return "done", ""
+
+    def measure_largest(self) -> tuple[str, str]:
+        """Measures the largest of the job's batch points that fits; returns the trial's state and why."""
+        answer = largest(
+            lambda batch: self._timed(batch, lambda: short_run(self._job, self._start, batch)), self._job.rungs
+        )
+        ended = answer.ended and self._of_run(answer.ended.batch, answer.ended.run, {})
+        # A size that fits for some steps may run out of memory later: then the next smaller one is measured.
+        for batch in reversed(answer.fitting):
+            if not self._job.runs_one and not self._has_time():
+                return "interrupted", OUT_OF_TIME
+            measured = self._measured(batch, remark=answer.remark)
+            if measured.outcome in _FAILURES:
+                return "failed", measured.reason
+            if measured.outcome is not Outcome.OOM:
+                break
+            ended = None  # recorded, and smaller
+        if ended is not None:
+            self._record(ended)
+        return ("failed", ended.reason) if ended is not None and ended.outcome in _FAILURES else ("done", "")
+
+    def _has_time(self) -> bool:
+        return time.monotonic() + self._longest_s <= self._stop_at_s
+
+    def _measured(self, batch: BatchPoint, remark: str = "") -> Measurement:
+        """Runs the command at the point; returns what was recorded of it."""
+        point = PointRun(self._job, self._start, batch, self._tick)
+        run, figures = self._timed(batch, point.measured)
+        if remark and run.outcome in TIMED:
+            figures["remark"] = ", and ".join(filter(None, (figures["remark"], remark)))
+        return self._record(self._of_run(batch, run, figures))
+
+    def _timed(self, batch: BatchPoint, work: Callable[[], T]) -> T:
+        """Returns what `work` at the point returns, of which the recorder is told."""
         began_s = time.monotonic()
-        if began_s + wall_s > stop_at_s and not (job.runs_one and number == 0):
-            return "interrupted", OUT_OF_TIME
-        recorders.call(recorder, "set_status", trial_id, "rung", to_json(batch), job.first_step_s + MARGIN_S)
-        ended, figures = PointRun(job, batch, _Ticks(job, recorder)).measured()
-        reason = ended.reason
-        if ended.output:
-            name: str = recorders.call(recorder, "output", trial_id, ended.output)
-            reason = f"{reason} (its last lines are in {name})"
-        measured = job.measurement(batch, ended.outcome, reason=reason, **figures)
-        recorders.call(recorder, "measured", trial_id, to_json(measured), to_json(job.rungs))
-        wall_s = time.monotonic() - began_s
-        if measured.outcome in (Outcome.FAILED, Outcome.HUNG):
-            return "failed", reason
-        if measured.outcome not in TIMED or _hopeless(job, measured):
-            break
-    return "done", ""
+        allowed_s = self._job.first_step_s + MARGIN_S
+        self._call("set_status", self._job.trial_id, "rung", to_json(batch), allowed_s)
+        result = work()
+        self._longest_s = max(self._longest_s, time.monotonic() - began_s)
+        return result
 
+    def _of_run(self, batch: BatchPoint, run: Run, figures: Mapping[str, Any]) -> Measurement:
+        reason = run.reason
+        if run.output:
+            reason = f"{reason} (its last lines are in {self._call('output', self._job.trial_id, run.output)})"
+        return self._job.measurement(batch, run.outcome, reason=reason, **figures)
 
-def first_step(job_json: Mapping[str, Any]) -> dict[str, Any]:
-    """Runs the job's command at its first rung until its first step; returns that step's `tokens`, the `outcome`, and
-    where there was no step the `reason` with the last lines of its `output`.
-    """
-    job = from_json(Job, job_json)
-    assert job.recipe.workload is not None, "a recipe with a model is no command's"
-    ended = follow(
-        job.recipe.workload,
-        values_of(job.layout, job.rungs[0]),
-        lambda run, is_over: (Outcome.OK, ""),
-        gpus=job.layout.world_size if job.cluster.device_kind == "cuda" else 0,
-        first_step_s=job.first_step_s,
-        hang_floor_s=job.hang_floor_s,
-        environment=dict(job.environment),
-    )
-    tokens = ended.steps[0].tokens if ended.steps else None
-    return {"tokens": tokens, "outcome": ended.outcome.value, "reason": ended.reason, "output": ended.output}
+    def _record(self, measured: Measurement) -> Measurement:
+        self._call("measured", self._job.trial_id, to_json(measured), to_json(self._job.rungs))
+        return measured
 
-
-class _Ticks:
-    """Tells the recorder that a run goes on."""
-
-    def __init__(self, job: Job, recorder: Any) -> None:
-        self._job, self._recorder, self._told_s = job, recorder, 0.0
-
-    def __call__(self, run: Run) -> None:
+    def _tick(self, run: Run) -> None:
+        """Tells the recorder that a run goes on."""
         now_s = time.monotonic()
         if now_s - self._told_s > TICK_S:
             self._told_s = now_s
             allowed_s = max(self._job.hang_floor_s, 10 * max(run.seconds)) + MARGIN_S
-            recorders.call(self._recorder, "promise", self._job.trial_id, allowed_s)
+            self._call("promise", self._job.trial_id, allowed_s)
+
+
+def first_step(job_json: Mapping[str, Any], nodes: CommandNodes | None = None) -> dict[str, Any]:
+    """Runs the job's command at its first rung until its first step; returns that step's `tokens`, the `outcome`, and
+    where there was no step the `reason` with the last lines of its `output`.
+    """
+    job = from_json(Job, job_json)
+    start = nodes.starter(job) if nodes else on_this_node(job)
+    ended = follow(job, start, job.rungs[0], lambda run, is_over: (Outcome.OK, ""))
+    tokens = ended.steps[0].tokens if ended.steps else None
+    return {"tokens": tokens, "outcome": ended.outcome.value, "reason": ended.reason, "output": ended.output}
 
 
 def _hopeless(job: Job, measured: Measurement) -> bool:

@@ -48,7 +48,7 @@ def run_trial(config: Mapping[str, Any]) -> None:
     threading.Thread(target=_watch, args=(job, recorder, started_s, is_over), daemon=True).start()
     state, reason, rank = "done", "", None
     try:
-        if job.recipe.workload:
+        if job.recipe.command:
             state, reason = command_trial.run(job)
         elif _trainer(job, config["storage"]).fit().return_value:
             state, reason = "interrupted", command_trial.OUT_OF_TIME

@@ -95,7 +95,7 @@ class TrialWorker:
         self._check_place()
         if job.probe_s is not None:
             self._probe(job.probe_s)
-        if self.matmul_peak_tflops is None:
+        if self.matmul_peak_tflops is None and job.recipe.has_model:  # whose precision is known
             self._measure_peaks()
         source = data.source(job.recipe)
         import_s = self._import_engine()

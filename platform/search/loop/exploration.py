@@ -111,6 +111,8 @@ class Exploration:
         """
         while (candidate := self._searcher.suggest()) is not None:
             if self._rung_searcher:
+                if candidate.finds_largest:  # of all of its sizes
+                    candidate = self._candidates.get(candidate.key, candidate)
                 candidate = dataclasses.replace(candidate, refine=False)
             if missing := self._log.history.missing(candidate):
                 self._suggested = candidate
@@ -181,7 +183,7 @@ class Exploration:
         for recipe in dict.fromkeys(candidate.recipe for candidate in self._candidates.values()):
             best = winner([m for m in self._log.history.measurements if m.recipe == recipe])
             candidate = self._candidates.get(key_of(best)) if best else None
-            if best is None or candidate is None or candidate.key in self._passed_over:
+            if best is None or candidate is None or candidate.finds_largest or candidate.key in self._passed_over:
                 continue
             if rungs := self._further_rungs(candidate, searcher.deferred(candidate), best.batch.micro_batch):
                 self._suggested = None

@@ -95,6 +95,7 @@ def make_job(
         known_memory=memory_measurements if race else (),
         predicted_gib=predicted_gib(ladder, settings.cluster, settings.cap_gib) if race else (),
         runs_one=runs_one,
+        finds_largest=candidate.finds_largest and final is None,
         tries_misfit=race
         and settings.tries_misfit
         and all(measurement.outcome is not Outcome.OOM for measurement in history.measurements),
@@ -103,7 +104,7 @@ def make_job(
         probe_s=settings.probe_s if history.probe is None and final is None else None,
         matmul_peak_tflops=history.peak_tflops(candidate.recipe.compute_precision),
         datasheet_peak_tflops=datasheet_tflops(settings.cluster, candidate.recipe.product_type),
-        environment=users_environment() if candidate.recipe.workload else {},
+        environment=users_environment() if candidate.recipe.command else {},
         stop_at_s=stop_at_s,
         commit=settings.commit,
         timing=settings.timing if held is None or (final and final.is_winner_run) else _long(settings.timing),

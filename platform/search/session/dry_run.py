@@ -95,7 +95,8 @@ def _print(setup: StudySetup, remaining: Sequence[Candidate], seconds: float) ->
         if layers := float8_sentence(recipe):
             print(f"  {layers}")
     for candidate in remaining:
-        print(f"  would run  {candidate.layout.label}, micro-batch {', '.join(map(str, candidate.micro_batches))}")
+        sizes = "the largest that fits of micro-batches" if candidate.finds_largest else "micro-batch"
+        print(f"  would run  {candidate.layout.label}, {sizes} {', '.join(map(str, candidate.micro_batches))}")
     for skipped in plan.skipped:
         print(f"  skipped    {skipped.layout.label}, micro-batch {skipped.batch.micro_batch}: {skipped.reason}")
     if not plan.candidates:

@@ -15,7 +15,7 @@ from search_spaces.candidate import Candidate
 from trainers.records.job import Job
 from trainers.records.measurement import Outcome
 from trainers.spec.batch import BatchPoint
-from trainers.spec.codec import printable, to_json
+from trainers.spec.codec import printable
 
 _MOST_RUNS = 4
 """Layouts that are tried where the first ones run out of memory."""
@@ -23,13 +23,13 @@ _MOST_RUNS = 4
 
 def with_learned_length(opening: OpenStudy, handle: ClusterHandle) -> OpenStudy:
     """Returns the opening study with the length of a sequence that its command's first step tells; as it is where the
-    length is known, or a model is searched.
+    length is known, or no command is searched.
 
     Raises:
         InputError: the command has no first step, or one whose tokens do not fit those of the options.
     """
     request, study = opening.request, opening.request.options
-    if request.space.recipe.has_model or study.seq_len is not None:
+    if not study.command or study.seq_len is not None:
         return opening
     print_line("The command runs until its first step, which tells the length of a sequence (--seq-len N saves that).")
     length = _length(opening, handle)
@@ -63,9 +63,8 @@ def _length(opening: OpenStudy, handle: ClusterHandle) -> int:
 
 
 def _first_step(candidate: Candidate, opening: OpenStudy, handle: ClusterHandle) -> dict[str, Any]:
-    import ray
-
-    from trainers.trial.command_trial import first_step, on_a_node
+    from trainers.trial.command_nodes import on_nodes
+    from trainers.trial.command_trial import first_step
 
     space = opening.request.space
     setup = setup_of(opening.request, handle, None)
@@ -82,4 +81,4 @@ def _first_step(candidate: Candidate, opening: OpenStudy, handle: ClusterHandle)
         hang_floor_s=space.hang_floor_s,
         first_step_s=space.first_step_s,
     )
-    return ray.get(on_a_node(first_step, job).remote(to_json(job)))
+    return on_nodes(first_step, job)

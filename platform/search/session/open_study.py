@@ -134,7 +134,7 @@ def _resumed(options: SearchOptions, name: str) -> OpenStudy:
             print_line(remark)
         assert history.header is not None
         check_engines(history.header)
-        begun_with, typed = options_of(history.header), options.study.command
+        begun_with, typed = options_of(history.header), options.study.is_own
         options = resumed(options, begun_with)
         check_owner(begun_with.files(), trusted=options.trust)
         check_space_file(history.header, begun_with.files(), trusted=options.trust)
@@ -142,7 +142,7 @@ def _resumed(options: SearchOptions, name: str) -> OpenStudy:
         if begun_with.learn_from is not None and options.study.learn_from is None:
             print_line("The study that it learned from is gone: it goes on with what it measured itself.")
         request = read_request(options)
-        own_commands.check(request, is_typed=bool(typed), trusted=options.trust)
+        own_commands.check(request, is_typed=typed, trusted=options.trust)
         return OpenStudy(options=options, request=request, study=study, history=history, leftover=leftover, copy=copy)
     except BaseException:
         study.close()

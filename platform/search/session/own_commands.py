@@ -1,4 +1,4 @@
-"""Remembers the commands that this user began to search: a study from elsewhere may name another one."""
+"""Remembers the commands and functions that this user began to search: a study from elsewhere may name another one."""
 
 import contextlib
 
@@ -11,7 +11,9 @@ _KIND = "commands"
 
 
 def remember(request: SearchRequest) -> None:
-    """Notes that the user asked for the request's command; nothing where it has none, or the note cannot be written."""
+    """Notes that the user asked for the request's command or function; nothing where it has none, or the note cannot be
+    written.
+    """
     if workload := request.space.recipe.workload:
         with contextlib.suppress(OSError, RuntimeError):
             folder = user_cache.folder_of(_KIND)
@@ -20,8 +22,8 @@ def remember(request: SearchRequest) -> None:
 
 
 def check(request: SearchRequest, *, is_typed: bool, trusted: bool) -> None:
-    """Refuses to run the command of a resumed study that this user never began: whoever sent the study's folder chose
-    it. A command that is typed again beside `--resume`, or `--trust`, allows it.
+    """Refuses to run the command or function of a resumed study that this user never began: whoever sent the study's
+    folder chose it. One that is typed again beside `--resume`, or `--trust`, allows it.
 
     Raises:
         InputError: this user did not begin it here.
@@ -33,9 +35,13 @@ def check(request: SearchRequest, *, is_typed: bool, trusted: bool) -> None:
         remember(request)
     elif not _is_known(workload):
         raise InputError(
-            f"the study runs the command {' '.join(workload.command)!r} in {workload.folder}, which this user did not"
-            " begin to search as it and its files are now: look at them, then give --trust"
+            f"the study runs the {_words_of(workload)} in {workload.folder}, which this user did not begin to search as"
+            " it and its files are now: look at them, then give --trust"
         )
+
+
+def _words_of(workload: Workload) -> str:
+    return f"function {workload.build}" if workload.build else f"command {' '.join(workload.command)!r}"
 
 
 def _is_known(workload: Workload) -> bool:

@@ -76,7 +76,7 @@ def search(options: SearchOptions, *, handle: ClusterHandle | None = None, is_pr
                 show_dry_run(setup, budget, opening.history, as_object=options.json)
                 return 0 if setup.plan.candidates else 1
             _record_beginning(study, opening, setup, uri)
-            if request.space.recipe.has_model and not finished.finished_reason(study, request):
+            if not request.space.recipe.command and not finished.finished_reason(study, request):
                 _start_workers(setup, handle)
             mirror, end = _ending(opening, study, uri, options, is_printed=is_printed)
             code, fault = SessionRun(

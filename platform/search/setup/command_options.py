@@ -1,4 +1,4 @@
-"""The options of a search of the user's own command: what they need, and what they refuse."""
+"""The options of a search of the user's own command or function: what they need, and what they refuse."""
 
 import dataclasses
 from pathlib import Path
@@ -6,10 +6,11 @@ from pathlib import Path
 from platform.common.errors import InputError
 from platform.search.setup.options import SearchOptions, StudyOptions
 from search_spaces.command import GRAD_ACCUM, holes_of, space_of_command
+from search_spaces.function import space_of_function
 from search_spaces.space import Space
 
 ONLY_OF_COMMANDS = ("tokens_per_step", "seq_len", "step_line")
-"""Options that only a command has."""
+"""Options that only a training of the user's own has."""
 _OF_MODELS = {
     "space": "names another subject",
     "set": "sets axes of this project's models; those of a command are its holes",
@@ -21,7 +22,9 @@ _OF_MODELS = {
     "device_memory_gib": "limits this project's own allocator",
 }
 """Options of a study that a command does not take, each with why."""
-_ENDINGS = {"profile": "profiles steps of this project's models", "safe": "trains a model of this project's"}
+_ENDINGS = {"profile": "profiles steps of this project's processes", "safe": "trains a model of this project's"}
+_OF_FUNCTIONS = {"set", "device_memory_gib", "profile"}
+"""The ones of these that a function takes all the same: it runs in this project's processes."""
 
 
 def option_name(field: str) -> str:
@@ -30,7 +33,7 @@ def option_name(field: str) -> str:
 
 
 def check_options(options: SearchOptions) -> None:
-    """Refuses options that a command does not have.
+    """Refuses options that a command or a function does not have.
 
     Raises:
         InputError: one is given, or one that it needs is missing.
@@ -38,12 +41,17 @@ def check_options(options: SearchOptions) -> None:
     study, default = options.study, StudyOptions()
     reasons = {name: why for name, why in _OF_MODELS.items() if getattr(study, name) != getattr(default, name)}
     reasons |= {name: why for name, why in _ENDINGS.items() if getattr(options, name)}
+    if study.build:
+        reasons = {name: why.replace("a command", "a function") for name, why in reasons.items()
+                   if name not in _OF_FUNCTIONS}  # fmt: skip
+        reasons |= {"step_line": "finds the steps of a command"} if study.step_line is not None else {}
+    kind = "--build" if study.build else "a command"
     for name, why in reasons.items():
-        raise InputError(f"{option_name(name)} {why}: leave it out beside a command")
+        raise InputError(f"{option_name(name)} {why}: leave it out beside {kind}")
     if study.tokens_per_step is None:
-        raise InputError("a command needs --tokens-per-step N, the tokens of an optimizer step over all devices, which"
+        raise InputError(f"{kind} needs --tokens-per-step N, the tokens of an optimizer step over all devices, which"
                          " are the same for all of its points")  # fmt: skip
-    if study.seq_len is None:
+    if study.command and study.seq_len is None:
         _check_can_learn_length(options)
 
 
@@ -72,18 +80,31 @@ def _holes(study: StudyOptions) -> dict[str, tuple[str, ...]]:
 
 
 def space_of(study: StudyOptions) -> Space:
-    """Returns the space of the options' command. Until its length is known, a sequence is one token.
+    """Returns the space of the options' command or function. Until a command's length is known, a sequence is one
+    token.
 
     Raises:
-        ValueError: see `search_spaces.command.space_of_command`.
+        ValueError: see `search_spaces.command.space_of_command` and `search_spaces.function.space_of_function`.
     """
     assert study.tokens_per_step is not None, "checked before"
+    if study.build:
+        return space_of_function(
+            study.build,
+            study.set,
+            folder=Path(study.folder),
+            tokens_per_step=study.tokens_per_step,
+            seq_len=study.seq_len or 1,
+            environment=study.environment,
+            without=study.without,
+        )
     return space_of_command(
         study.command,
         folder=Path(study.folder),
         tokens_per_step=study.tokens_per_step,
         seq_len=study.seq_len or 1,
         step_line=study.step_line or "",
+        environment=study.environment,
+        without=study.without,
     )
 
 

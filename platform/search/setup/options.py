@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -63,27 +64,35 @@ class StudyOptions:
         about="values of an axis (docs/reference/axes.md)",
     )
     command: tuple[str, ...] = setting((), about="the user's own training, whose holes are the axes, as behind --")
-    folder: str = setting("", about="folder in which the command runs")
+    build: str | None = option(
+        None,
+        metavar="FILE.py:NAME",
+        group=_SUBJECT,
+        about="function that builds a training (docs/your-function.md)",
+    )
+    folder: str = setting("", about="folder in which the command or the function runs")
+    environment: tuple[str, ...] = setting((), about="NAME=VALUE of environment variables that it gets")
+    without: tuple[str, ...] = setting((), about="combinations of its axes' values that are left out, in JSON")
     recheck: str | None = setting(None, about="folder of a study whose winner and runner-up alone run again")
     tokens_per_step: int | None = option(
         None,
         read=whole_number(1),
         metavar="N",
         group=_SUBJECT,
-        about="tokens of an optimizer step of the command behind --",
+        about="tokens of its or a command's step",
     )
     seq_len: int | None = option(
         None,
         read=whole_number(1),
         metavar="N",
         group=_SUBJECT,
-        about="tokens of its sequences",
+        about="tokens of a sequence",
     )
     step_line: str | None = option(
         None,
         metavar="REGEX",
         group=_SUBJECT,
-        about="pattern of the lines of its steps (docs/your-training.md)",
+        about="pattern of the command's step lines (docs/your-training.md)",
     )
     layout: str | None = option(None, metavar="FILE", group=_SUBJECT, about="measure the one layout of a layout.json")
     data: str | None = option(
@@ -110,7 +119,7 @@ class StudyOptions:
         None,
         metavar="STUDY|FOLDER/",
         group=_TRIALS,
-        about="begin with what an old study of the same model taught: its name, its folder, or a folder of studies",
+        about="begin with what an old study of the same model taught: name, folder, or a folder of studies",
     )
     seed: int = option(0, read=_seed, metavar="N", group=_TRIALS, about="seed of the searcher (default: %(default)s)")
     repeats: int | None = option(
@@ -118,14 +127,14 @@ class StudyOptions:
         read=whole_number(0),
         metavar="N",
         group=_TRIALS,
-        about="runs in fresh processes of the best three points after the search (default: the space's, mostly 3)",
+        about="runs in fresh processes of the best three points after the search (default: the space's)",
     )
     steps: int | None = option(
         None,
         read=whole_number(1),
         metavar="N",
         group=_TRIALS,
-        about="time N optimizer steps of every point (default: as many as fill 6 s)",
+        about="time N optimizer steps of every point (default: those that fill 6 s)",
     )
     whole_steps: bool = option(False, group=_TRIALS, about="time all micro-steps of a step, so that none is derived")
     all: bool = option(
@@ -143,6 +152,11 @@ class StudyOptions:
     device_memory_gib: float | None = option(
         None, read=positive, metavar="N", group=_PLACES, about="let each device have no more than N GiB"
     )
+
+    @property
+    def is_own(self) -> bool:
+        """Whether a training of the user's own is searched, and no space."""
+        return bool(self.command or self.build)
 
     def with_absolute_paths(self) -> "StudyOptions":
         """Returns the same options with absolute paths, valid in any working folder."""
@@ -169,7 +183,8 @@ class StudyOptions:
         # Where no revision is asked for, the stored one is kept.
         if "space" in changed and str(stored.space).partition("@")[0] == self.space:
             changed.remove("space")
-        words = {"space": "the space", "command": "the command", "folder": "the folder of the command"}
+        words = {"space": "the space", "command": "the command", "folder": "the folder of the command or function"}
+        words |= {name: f"the {name} of its file" for name in ("environment", "without")}
         return [words.get(name, "--" + name.replace("_", "-")) for name in changed]
 
 
@@ -258,26 +273,31 @@ class SearchOptions:
 
 
 def with_command(options: SearchOptions, command: Sequence[str]) -> SearchOptions:
-    """Returns the options with the words behind `--`, a command that runs in the working folder; unchanged without
-    words.
+    """Returns the options with the words behind `--`, a command, which as the function of `--build` runs in the working
+    folder, unless a file said another; unchanged without either.
 
     Raises:
-        InputError: several numbers of devices are asked for, and the command has no hole for their number.
+        InputError: two trainings are given; or several numbers of devices, and the command has no hole for their
+            number.
     """
-    if command and options.study.command:
-        raise InputError(f"the command is given twice, behind -- and by {options.config}: leave one of them out")
-    if not command and not options.study.command:
-        return options
-    command = command or options.study.command
-    gpus = options.study.gpus
-    if len(gpus) > 1 and not any(match[1] == "gpus" for word in command for match in HOLE.finditer(word)):
+    study = options.study
+    if study.is_own and command:
         raise InputError(
-            f"--gpus {','.join(map(str, gpus))} changes the number of devices, and the command has no hole {{gpus}}"
-            " for it, as in --nproc-per-node '{gpus}'"
+            "a command behind -- and --build, a training's file or --config name two trainings: leave one of them out"
         )
-    folder = _absolute(options.study.folder) if options.study.folder else str(Path.cwd())
-    study = dataclasses.replace(options.study, command=tuple(command), folder=folder)
-    return dataclasses.replace(options, study=study)
+    if study.build:
+        study = dataclasses.replace(study, build=os.path.normpath(study.build))
+    study = dataclasses.replace(study, command=tuple(command) or study.command)
+    if not study.is_own:
+        return options
+    holes = {match[1] for word in study.command for match in HOLE.finditer(word)}
+    if study.command and len(study.gpus) > 1 and not holes & {"gpus", "world_size"}:
+        raise InputError(
+            f"--gpus {','.join(map(str, study.gpus))} changes the number of devices, and the command has no hole"
+            " {gpus} for it, as in --nproc-per-node '{gpus}'"
+        )
+    folder = _absolute(study.folder) if study.folder else str(Path.cwd())
+    return dataclasses.replace(options, study=dataclasses.replace(study, folder=folder))
 
 
 def options_of(header: StudyHeader) -> StudyOptions:

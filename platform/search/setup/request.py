@@ -108,7 +108,7 @@ def read_request(options: SearchOptions) -> SearchRequest:
         return dataclasses.replace(request, only=subject.candidates, options=kept_options)
     if options.profile and options.dry_run:
         raise InputError("--profile profiles the winner's run, and --dry-run runs nothing: leave out one of them")
-    if study.command:
+    if study.is_own:
         check_options(options)
     fixed = read_layout(Path(study.layout)) if study.layout else None
     try:
@@ -165,10 +165,11 @@ def _space(study: StudyOptions, fixed: LayoutFile | None) -> Space:
     Raises:
         ValueError: there is no such space, axis, value or point.
     """
-    if study.command:
+    if study.is_own:
         return space_of(study)
     if options := [name for name in ONLY_OF_COMMANDS if getattr(study, name) is not None]:
-        raise InputError(f"{option_name(options[0])} is of a command behind --, which is not there: leave it out")
+        raise InputError(f"{option_name(options[0])} is of --build or a command behind --, which is not there: leave"
+                         " it out")  # fmt: skip
     space = None if study.space is None else search_spaces.load(study.space)
     if fixed is not None:
         _check_changes(fixed, study)

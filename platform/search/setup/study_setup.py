@@ -15,11 +15,13 @@ from platform.search.setup.request import SearchRequest
 from platform.searchers.problem import Problem, TrialCosts
 from platform.study.result.float8_price import compared
 from search_spaces.candidate import Candidate
+from search_spaces.command import OF_NODES
 from search_spaces.space import Space
 from trainers.records.job import GateSize, Timing
 from trainers.records.probe import Probe
 from trainers.spec.cluster import Cluster
 from trainers.spec.recipe import Recipe
+from trainers.spec.workload import Workload
 
 TIMINGS = {
     "cuda": Timing(peak_s=5.0),
@@ -105,7 +107,7 @@ class StudySetup:
     def timing(self) -> Timing:
         """The timing of rungs on this kind of device."""
         request = self.request
-        timings = TIMINGS if self.recipes[0].has_model else COMMAND_TIMINGS
+        timings = COMMAND_TIMINGS if self.recipes[0].command else TIMINGS
         return dataclasses.replace(
             timings[self.cluster.device_kind], steps=request.steps, whole_steps=request.whole_steps
         )
@@ -137,6 +139,31 @@ class StudySetup:
         return tuple(sorted(used, key=lambda recipe: recipe != self.space.recipe))
 
 
+def _of_command(command: Workload, cluster: Cluster, num_nodes: int) -> Cluster:
+    """Returns the cluster as the command's nodes see it: CPU workers are shared out over all `num_nodes` where it is
+    made for several.
+
+    Raises:
+        InputError: there are several nodes, and a hole that these need is missing, or workers are not shared evenly.
+    """
+    missing = [f"{{{name}}}" for name in OF_NODES if name not in command.holes]
+    if cluster.device_kind == "cpu" and not missing:
+        per_node, remainder = divmod(cluster.num_devices, num_nodes)
+        if remainder or not per_node:
+            raise InputError(
+                f"a command with {{nodes}} runs on all {num_nodes} nodes, which do not share {cluster.num_devices}"
+                f" workers evenly: give --gpus {num_nodes * max(1, per_node)}"
+            )
+        return dataclasses.replace(cluster, num_nodes=num_nodes, devices_per_node=per_node)
+    if cluster.num_nodes > 1 and missing:
+        raise InputError(
+            f"{cluster.num_devices} devices are on {cluster.num_nodes} nodes, and the command has no hole"
+            f" {', '.join(missing)} for them, as in torchrun --nnodes '{{nodes}}' --node-rank '{{node_rank}}'"
+            f" --master-addr '{{head}}' --master-port '{{port}}': add it, or give --gpus {cluster.devices_per_node}"
+        )
+    return cluster
+
+
 def setup_of(request: SearchRequest, handle: ClusterHandle, probe: Probe | None) -> StudySetup:
     """Returns the subject of the request on the cluster of `handle`.
 
@@ -159,11 +186,8 @@ def setup_of(request: SearchRequest, handle: ClusterHandle, probe: Probe | None)
         cluster = part_of(handle.cluster, num_devices or handle.cluster.num_devices)
     except ValueError as error:
         raise InputError(str(error)) from error
-    if not space.recipe.has_model and cluster.num_nodes > 1:
-        raise InputError(
-            f"a command runs on one node, {cluster.num_devices} devices are on {cluster.num_nodes}: give --gpus"
-            f" {cluster.devices_per_node} or less"
-        )
+    if command := space.recipe.command:
+        cluster = _of_command(command, cluster, len(handle.nodes))
     space = space.with_shared_batch((cluster.num_devices,))
     candidates, rejected = request.on(space, cluster.num_devices)
     spans_nodes = request.fixed is not None or space.spans_nodes

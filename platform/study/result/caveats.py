@@ -86,7 +86,8 @@ def _not_gated(evidence: Evidence) -> str:
     if evidence.winning_point is None or evidence.gate is not None:
         return ""
     if evidence.recipe.workload:
-        return f"nothing inside of a command is compared; {first_losses(evidence.measurements)}"
+        training = "a command" if evidence.recipe.command else "a function"
+        return f"nothing inside of {training} is compared; {first_losses(evidence.measurements)}"
     return "whether the winner trains as a plain layout does was not compared"
 
 

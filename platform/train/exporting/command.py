@@ -3,6 +3,7 @@
     python -m platform.export studies/gpt2-1/training --out model              # a transformers folder
     python -m platform.export gpt2-1 --to torchrun --tokens 2e9 --out runs/first   # our trainer, without Ray
     python -m platform.export gpt2-1 --to accelerate --tokens 2e9 --out hf --run 20
+    python -m platform.export gpt2-1 --to trainer-flags --out flags            # for your own script
 
 From a training's newest checkpoint it writes the model; from a training, a study's winner or a layout.json it writes a
 folder whose launch.sh trains that layout in another program. What that program does not support is printed and noted in
@@ -11,6 +12,7 @@ Exit codes: 0, 2 bad input, 3 the export's own run failed, 130 interrupted.
 """
 
 import dataclasses
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -20,6 +22,7 @@ from platform.common.options import CommandParser, argument, option
 from platform.common.output import print_line
 from platform.common.quantities import amount
 from platform.common.signals import INTERRUPTED
+from platform.study.atomic_write import replacing
 from platform.study.folder import absolute_path, studies_field, trust_field
 from platform.train.exporting.export_speed import (
     beside_search,
@@ -37,6 +40,7 @@ from platform.train.exporting.formats import (
     write_deepspeed,
     write_torchrun,
 )
+from platform.train.exporting.trainer_flags import trainer_flags
 from platform.train.target import Target, read_target
 from platform.train.train_options import TrainOptions
 from platform.train.training_folder import TrainingFolder
@@ -103,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         options = PARSER.read(argv)
         for sentence in export(options).sentences:
             print_line(sentence)
-        if options.run is not None and options.to != "transformers":
+        if options.run is not None and options.to not in ("transformers", "trainer-flags"):
             print(speed(options, options.run))
         return 0
     except (InputError, ClusterError) as error:
@@ -122,7 +126,8 @@ def export(options: ExportOptions) -> Exported:
     out = options.out
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out} is there already: give --out a new folder")
-    return _export_model(options, out) if options.to == "transformers" else _export_layout(options, out)
+    exporters = {"transformers": _export_model, "trainer-flags": _export_flags}
+    return exporters.get(options.to, _export_layout)(options, out)
 
 
 def _export_model(options: ExportOptions, out: Path) -> Exported:
@@ -182,6 +187,23 @@ def speed(options: ExportOptions, steps: int) -> str:
         return beside_search(ran, target and target.tokens_per_s, tokens_per_step=per_step)
     ours = run_ours(plan, steps, device)
     return compared(options.to, run_plain(options.out, steps, device), ours, tokens_per_step=per_step)
+
+
+def _export_flags(options: ExportOptions, out: Path) -> Exported:
+    if options.tokens or options.data or options.start_from or options.run is not None:
+        raise InputError("--to trainer-flags writes flags of a script that knows its data: leave --tokens, --data,"
+                         " --start-from and --run out")  # fmt: skip
+    target = read_target(options.target, absolute_path(options.studies), None, trusted=options.trust)
+    if target.recipe is None or target.batch is None:
+        raise InputError(f"{options.target} has no recipe and batch, whose flags could be written: give a study")
+    flags = shlex.join(trainer_flags(target.recipe, target.layout, target.batch))
+    out.mkdir(parents=True, exist_ok=True)
+    with replacing(out / "flags.txt") as part:
+        part.write_text(f"{flags}\n")
+    about = f"{out / 'flags.txt'} has the flags of {target.layout.label} for a script with TrainingArguments:"
+    return Exported(
+        folder=out, remarks=(about, f"torchrun --nproc-per-node {target.layout.world_size} train.py {flags}")
+    )
 
 
 def _plan(options: ExportOptions) -> tuple[TrainingPlan, Target | None, Device]:

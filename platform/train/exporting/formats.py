@@ -21,7 +21,7 @@ from trainers.spec.recipe import INCLUDED, Recipe
 
 Device = Literal["cuda", "cpu"]
 
-FORMATS = ("transformers", "torchrun", "accelerate", "deepspeed")
+FORMATS = ("transformers", "torchrun", "accelerate", "deepspeed", "trainer-flags")
 """Programs that an export can be written for."""
 LAUNCH, SCRIPT, STEPS = "launch.sh", "train.py", "steps.json"
 _ROOT = Path(__file__).parents[__name__.count(".")]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trainers.spec.axis import axes_of
-from trainers.spec.engines.rules import OF_COMMANDS, PREDICTED, REGISTRY, EngineRules, attribute, registered
+from trainers.spec.engines.rules import OF_WORKLOADS, PREDICTED, REGISTRY, EngineRules, attribute, registered
 from trainers.spec.layout_axes import LayoutAxes
 from trainers.spec.recipe import Recipe
 
@@ -60,7 +60,7 @@ def rules_of(name: str) -> EngineRules:
     Raises:
         ValueError: neither a name nor an import path.
     """
-    if path := REGISTRY.get(name) or PREDICTED.get(name) or OF_COMMANDS.get(name):
+    if path := REGISTRY.get(name) or PREDICTED.get(name) or OF_WORKLOADS.get(name):
         return attribute(path)
     if not is_path(name):
         raise ValueError(

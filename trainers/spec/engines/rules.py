@@ -21,8 +21,11 @@ REGISTRY = {
 """The import path of each engine's rules by its name. They import this module, so it names them and imports none."""
 PREDICTED = {"megatron": "trainers.spec.engines.megatron:ENGINE"}
 """The same for engines of other software, of which layouts are predicted and never run here."""
-OF_COMMANDS = {"command": "trainers.spec.engines.command:ENGINE"}
-"""The same for what runs a user's command, which `--set` does not name."""
+OF_WORKLOADS = {
+    "command": "trainers.spec.engines.workloads:COMMAND",
+    "function": "trainers.spec.engines.workloads:FUNCTION",
+}
+"""The same for what runs a training of the user's own, which `--set` does not name."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -58,8 +61,8 @@ class EngineRules:
     """Rank of the engine by its distance from a plain training loop: the numerics gate's reference has the least."""
     packages: tuple[str, ...] = ()
     """Packages beyond torch and transformers whose versions its figures depend on."""
-    runs_commands: bool = False
-    """Whether it runs a user's command, whose `flags` alone are known of a layout."""
+    runs_workloads: bool = False
+    """Whether it runs a training of the user's own, whose `flags` alone are known of a layout."""
     is_preloaded: bool = False
     """Whether processes that wait for a trial import it ahead; its import must not start CUDA."""
     costs: str = ""

@@ -1,0 +1,76 @@
+"""Measures what the guided search is worth without a cost model, as for a training of the user's own, beside TPE. Run
+
+python -m benchmarks.without_predictions TABLE.csv [TABLE.csv ...] [--seeds 200] [--searcher guided,optuna]
+
+Each seed is another order of a cell's rows, for both searchers alike, and seeds TPE. A line for each cell of 20
+configurations and more: trials to within 2 % of its best, median and mean over seeds, and the median regret, the share
+by which the best of the first 10 trials stays below the cell's best.
+"""
+
+import argparse
+import dataclasses
+import logging
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
+from platform.common.errors import InputError
+from platform.searchers.problem import Problem
+from platform.validate.replaying.command import LARGE, read_cells
+from platform.validate.replaying.recorded import Recorded, RecordedCell
+
+FIRST = 10
+"""Trials after which the regret is taken."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Prints a line for each cell and searcher."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tables", nargs="+", type=Path, metavar="TABLE.csv")
+    parser.add_argument("--seeds", type=int, default=200, metavar="S", help="orders of each cell (default 200)")
+    parser.add_argument("--searcher", default="guided,optuna", metavar="NAME,...", help="searchers to compare")
+    parser.add_argument("--least", type=int, default=LARGE, metavar="N", help="configurations of a cell (default 20)")
+    options = parser.parse_args(arguments)
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    print(f"{'cell':44}{'rows':>5}  {'searcher':10}{'median':>7}{'mean':>7}{'regret':>8}")
+    for table in options.tables:
+        try:
+            compared, _ = read_cells([table])
+        except InputError:  # nothing to search in it
+            continue
+        for cell in compared:
+            if len(cell.choices) < options.least:
+                continue
+            name = f"{table.stem} {' '.join(cell.name[2:])}"
+            for searcher in options.searcher.split(","):
+                searches = [search(cell, searcher, seed) for seed in range(options.seeds)]
+                trials = [trials for trials, _ in searches]
+                median, mean = statistics.median(trials), statistics.fmean(trials)
+                regret = statistics.median(regret for _, regret in searches)
+                print(
+                    f"{name:44.44}{len(cell.choices):5d}  {searcher:10}{median:7g}{mean:7.1f}{regret:8.2%}", flush=True
+                )
+
+
+def search(cell: RecordedCell, searcher: str, seed: int) -> tuple[int, float]:
+    """Returns the trials to within 2 % of the cell's best, and the regret after the first ones."""
+    order = np.random.default_rng(seed).permutation(len(cell.choices))
+    problem: Problem[Recorded] = dataclasses.replace(
+        cell.problem(seed), candidates=[cell.choices[place] for place in order], columns=None
+    )
+    player = searchers.create(searcher, problem)
+    speeds: list[float] = []
+    needed = 0
+    while (len(speeds) < FIRST or not needed) and (choice := player.suggest()) is not None:
+        player.update(choice, [choice])
+        speeds.append(choice.tokens_per_s or 0.0)
+        if not needed and cell.is_found(choice):
+            needed = len(speeds)
+    return needed or len(cell.choices), 1 - max(speeds[:FIRST]) / cell.best_tokens_per_s
+
+
+if __name__ == "__main__":
+    main()

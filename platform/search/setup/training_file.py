@@ -1,0 +1,143 @@
+"""A training of the user's own in a YAML file: a command or a function, with its axes and what they leave out."""
+
+import dataclasses
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from platform.common.errors import InputError
+from platform.search.setup.options import SearchOptions, StudyOptions
+from platform.study.folder import user_path
+from trainers.spec.codec import shortened
+from trainers.spec.workload import HOLE, flags_text, text_of
+
+SUFFIXES = (".yaml", ".yml")
+_KEYS = (
+    "command", "build", "axes", "without", "environment", "folder", "tokens_per_step", "seq_len", "step_line",
+)  # fmt: skip
+
+
+def with_training_file(options: SearchOptions) -> SearchOptions:
+    """Returns the options with what the file that they name as space says, as if it had been typed; unchanged where
+    they name no YAML file. What is typed beside it counts in its place.
+
+    Raises:
+        InputError: the file cannot be read, or says something that it cannot.
+    """
+    space = options.study.space
+    if space is None or not space.endswith(SUFFIXES):
+        return options
+    path = user_path(space)
+    try:
+        return dataclasses.replace(options, study=_study_of(_read(path), path, options.study))
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    import yaml
+
+    try:
+        content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"it cannot be read: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"it is no YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, Mapping):
+        raise ValueError(f"a training is a mapping with {', '.join(_KEYS)}, got {type(content).__name__}")
+    if unknown := [str(key) for key in content if key not in _KEYS]:  # type: ignore[reportUnknownVariableType]
+        raise ValueError(f"it has an unknown key {unknown[0]}: there are {', '.join(_KEYS)}")
+    return content  # type: ignore[reportUnknownVariableType]
+
+
+def _study_of(content: Mapping[str, Any], path: Path, typed: StudyOptions) -> StudyOptions:
+    command, build = content.get("command"), content.get("build")
+    if (command is None) == (build is None):
+        raise ValueError("a training has either a command or a build")
+    numbers = {key: _number(content, key) for key in ("tokens_per_step", "seq_len")}
+    axes = {name: _texts(name, values) for name, values in _mapping(content, "axes").items()}
+    words = _words(command) if command is not None else []
+    folder = (path.parent / user_path(str(content.get("folder", ".")))).absolute()
+    environment = _mapping(content, "environment").items()
+    return dataclasses.replace(
+        typed,
+        space=None,
+        command=tuple(_with_values(words, axes)),
+        build=None if build is None else str(build),
+        set=() if build is None else (*(f"{name}={','.join(values)}" for name, values in axes.items()), *typed.set),
+        folder=str(folder),
+        tokens_per_step=typed.tokens_per_step or numbers["tokens_per_step"],
+        seq_len=typed.seq_len or numbers["seq_len"],
+        step_line=typed.step_line or content.get("step_line"),
+        environment=tuple(f"{name}={_text(value)}" for name, value in environment),
+        without=tuple(_without(content, axes)),
+    )
+
+
+def _words(command: Any) -> list[str]:
+    if isinstance(command, str):
+        return shlex.split(command)
+    if isinstance(command, Sequence) and command:
+        return [_text(word) for word in command]  # type: ignore[reportUnknownVariableType]
+    raise ValueError(f"a command is a text or a list of words, got {shortened(command)}")
+
+
+def _with_values(words: Sequence[str], axes: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yields the words with the values of axes in the first hole of each."""
+    left = dict(axes)
+
+    def with_values(hole: Any) -> str:
+        values = left.pop(hole[1], None) if hole[2] is None else None
+        return hole[0] if values is None else f"{{{hole[1]}={','.join(values)}}}"
+
+    filled = [HOLE.sub(with_values, word) for word in words]
+    if words and left:
+        raise ValueError(f"axis {next(iter(left))} has no hole in the command: write {{{next(iter(left))}}}")
+    yield from filled
+
+
+def _mapping(content: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = content.get(key) or {}
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):  # type: ignore[reportUnknownVariableType]
+        raise ValueError(f"{key} is a mapping of names, got {shortened(value)}")
+    return value  # type: ignore[reportUnknownVariableType]
+
+
+def _texts(name: str, values: Any) -> tuple[str, ...]:
+    texts = tuple(map(_text, values)) if isinstance(values, (list, tuple)) else (_text(values),)  # type: ignore[reportUnknownArgumentType]
+    if wrong := [text for text in texts if set(text) & set(",{}")]:
+        raise ValueError(f"a value of axis {name} has no comma and no brace, got {wrong[0]!r}")
+    return texts
+
+
+def _text(value: Any) -> str:
+    if value is None or isinstance(value, (str, int, float)):
+        return "" if value is None else value if isinstance(value, str) else text_of(value)
+    raise ValueError(f"a value is a text, a number, true or false, got {shortened(value)}")
+
+
+def _number(content: Mapping[str, Any], key: str) -> int | None:
+    value = content.get(key)
+    if value is None or (type(value) is int and value > 0):
+        return value
+    raise ValueError(f"{key} is a whole number of at least 1, got {shortened(value)}")
+
+
+def _without(content: Mapping[str, Any], axes: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yields each combination of values that is left out, as `flags_text` of its values, alternatives apart by commas.
+
+    Raises:
+        ValueError: it is no mapping of axes to their values.
+    """
+    listed = content.get("without") or []
+    if not isinstance(listed, list):
+        raise ValueError(f"without is a list of combinations, as {{fsdp: full_shard}}, got {shortened(listed)}")
+    for combination in listed:  # type: ignore[reportUnknownVariableType]
+        chosen = {name: _texts(name, values) for name, values in _mapping({"without": combination}, "without").items()}
+        for name, values in chosen.items():
+            if name == "micro_batch" or name not in axes:
+                raise ValueError(f"without names {name}, which is no axis of flags: {', '.join(axes)}")
+            if unknown := [value for value in values if value not in axes[name]]:
+                raise ValueError(f"without names the value {unknown[0]!r}, which axis {name} does not have")
+        yield flags_text({name: ",".join(values) for name, values in chosen.items()})

@@ -1,0 +1,94 @@
+"""The largest micro-batch that fits: which sizes are tried, what ends that, and real processes without memory."""
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from search_spaces.command import space_of_command
+from trainers.commands.largest import largest, short_run
+from trainers.commands.run import Run, on_this_node
+from trainers.records.job import Job
+from trainers.records.measurement import Outcome
+from trainers.spec.batch import BatchPoint
+from trainers.spec.cluster import Cluster
+
+SIZES = (1, 2, 3, 4, 6, 8, 12, 24)
+
+
+def _points(sizes: Sequence[int]) -> tuple[BatchPoint, ...]:
+    return tuple(BatchPoint(micro_batch=size, grad_accum=48 // size) for size in sizes)
+
+
+def _run(outcome: Outcome) -> Run:
+    return Run(steps=(), began_s=0.0, outcome=outcome)
+
+
+@pytest.mark.parametrize("sizes", [SIZES, (5,), (1, 2), tuple(range(1, 98))])
+def test_every_limit_of_memory_is_answer(sizes: tuple[int, ...]) -> None:
+    """Checks the answer, that no size is tried twice, and how many are tried."""
+    for fits in (0, *sizes):
+        tried: list[int] = []
+
+        def runs(batch: BatchPoint, fits: int = fits, tried: list[int] = tried) -> Run:
+            tried.append(batch.micro_batch)
+            return _run(Outcome.OK if batch.micro_batch <= fits else Outcome.OOM)
+
+        answer = largest(runs, points := tuple(BatchPoint(micro_batch=size, grad_accum=1) for size in sizes))
+        assert answer.fitting == tuple(point for point in points if point.micro_batch <= fits)
+        above = [size for size in sizes if size > fits]
+        assert (answer.ended and answer.ended.batch.micro_batch) == (above[0] if above else None)
+        assert len(set(tried)) == len(tried) <= 2 + 2 * len(sizes).bit_length() and not answer.remark
+
+
+def test_a_failure_ends_it_and_time_does_with_a_remark() -> None:
+    ends = {1: Outcome.OK, 2: Outcome.OK, 4: Outcome.FAILED}
+    answer = largest(lambda batch: _run(ends[batch.micro_batch]), _points(SIZES))
+    assert [point.micro_batch for point in answer.fitting] == [1, 2]
+    assert answer.ended is not None and (answer.ended.run.outcome, answer.ended.batch.micro_batch) == (
+        Outcome.FAILED,
+        4,
+    )
+
+    def slow(batch: BatchPoint) -> Run:
+        time.sleep(0.02)
+        return _run(Outcome.OK)
+
+    late = largest(slow, _points(SIZES), limit_s=0.03)
+    assert [point.micro_batch for point in late.fitting] == [1, 2]
+    assert "no micro-batch from 3 on was known to fit" in late.remark
+
+
+SCRIPT = """
+import json, os, sys, time
+batch, accum, out = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+with open(os.path.dirname(__file__) + "/tried", "a") as file:
+    file.write(json.dumps([batch, accum]) + "\\n")
+for number in range(10**6):
+    if batch > 6 and number == 1:
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+    with open(os.environ["LAYOUT_SEARCH_STEPS"], "a") as file:
+        file.write(json.dumps({"tokens": batch * accum * 16}) + "\\n")
+    time.sleep(0.05)
+"""
+
+
+def test_real_processes_run_out_of_memory(tmp_path: Path) -> None:
+    """Checks a script that fails at its second step, as where the optimizer's states come beside activations."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    command = (sys.executable, "train.py", "{micro_batch=max}", "{grad_accum}", "{out}")
+    space = space_of_command(command, folder=tmp_path, tokens_per_step=16 * 48, seq_len=16)
+    ((candidate,), _) = space.candidates(1)
+    job = Job(
+        trial_id="t1", recorder="", recipe=candidate.recipe, layout=candidate.layout, rungs=candidate.batch_points(),
+        cluster=Cluster(device_kind="cpu", device="a processor", device_memory_gib=8.0), cpus_per_worker=0.5,
+        hang_floor_s=5.0, first_step_s=20.0,
+    )  # fmt: skip
+    answer = largest(lambda batch: short_run(job, on_this_node(job), batch), job.rungs)
+    assert answer.fitting[-1].micro_batch == 6 and answer.ended is not None
+    assert answer.ended.batch.micro_batch == 8 and "CUDA out of memory" in answer.ended.run.reason
+    tried = [json.loads(line) for line in (tmp_path / "tried").read_text().splitlines()]
+    assert tried == [[1, 2], [2, 2], [4, 2], [8, 2], [6, 2]]

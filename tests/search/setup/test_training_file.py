@@ -1,0 +1,122 @@
+"""A training in a file is what is typed: its axes, environment, folder and what they leave out; bad files are named."""
+
+from pathlib import Path
+
+import pytest
+
+from platform.common.errors import InputError
+from platform.search.__main__ import main, parse
+from platform.search.setup.options import options_of
+from platform.search.setup.request import read_request, resumed
+from tests.samples import header
+from trainers.spec.codec import to_json
+from trainers.spec.workload import flags_of
+
+FILE = """
+command: torchrun --nproc-per-node {gpus} train.py --batch {micro_batch} --accum {grad_accum} {ckpt} --fsdp={fsdp}
+axes:
+  micro_batch: [1, 2]
+  ckpt: [--checkpoint, ""]
+  fsdp: [full, grad, true]
+without:
+  - {fsdp: [grad, true], ckpt: ""}
+environment: {TOKENIZERS_PARALLELISM: false, OMP_NUM_THREADS: 2}
+folder: project
+tokens_per_step: 64
+seq_len: 16
+"""
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "train.py").write_text("train()")
+    (tmp_path / "project" / "own.py").write_text("def build(layout): ...")
+    (tmp_path / "run.yaml").write_text(FILE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def test_a_file_is_what_is_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = read_request(parse(["run.yaml", "--seq-len", "8"]))
+    workload = request.space.recipe.workload
+    assert workload is not None and workload.folder == str(tmp_path / "project")
+    assert workload.variables == {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "2"}
+    candidates, _ = request.space.candidates(2)
+    flags = [tuple(flags_of(candidate.layout.flags).values()) for candidate in candidates]
+    assert flags == [("--checkpoint", "full"), ("--checkpoint", "grad"), ("--checkpoint", "true"), ("", "full")]
+    assert {candidate.micro_batches for candidate in candidates} == {(1, 2)}
+    assert (request.space.recipe.seq_len, request.space.recipe.global_batch) == (8, 8), "what is typed counts"
+    monkeypatch.chdir(tmp_path / "project")
+    words = ("torchrun", "--nproc-per-node", "{gpus}", "train.py", "--batch", "{micro_batch=1,2}", "--accum")
+    words = (*words, "{grad_accum}", "{ckpt=--checkpoint,}", "--fsdp={fsdp=full,grad,true}")
+    typed = read_request(parse(["--tokens-per-step=64", "--seq-len=8", "--", *words])).space.recipe.workload
+    assert typed is not None and typed.command == workload.command
+    assert typed.digest == workload.digest and typed != workload, "the environment may change what is trained"
+
+
+def test_a_study_keeps_what_its_file_said() -> None:
+    options = parse(["run.yaml"])
+    begun = header(options=to_json(options.study))
+    assert options_of(begun) == options.study and begun.arguments[-10] == "torchrun"
+    Path("run.yaml").unlink()
+    again = resumed(parse(["--resume", "one"]), options_of(begun))
+    assert read_request(again).space == read_request(options).space
+
+
+def test_a_function_in_a_file() -> None:
+    Path("run.yaml").write_text("{build: own.py:build, axes: {width: [1, 2]}, folder: project, tokens_per_step: 64}")
+    request = read_request(parse(["run.yaml", "--set", "micro_batch=4"]))
+    candidates, _ = request.space.candidates(2)
+    assert [(c.layout.label, c.micro_batches) for c in candidates] == [("width=1", (4,)), ("width=2", (4,))]
+
+
+def test_a_space_file_may_be_of_a_command() -> None:
+    Path("own_space.py").write_text(
+        "from pathlib import Path\n"
+        "from search_spaces.command import space_of_command\n"
+        "def space():\n"
+        "    words = ('python', 'train.py', '{micro_batch=1,2}', '{grad_accum}', '{mode=a,b}')\n"
+        "    return space_of_command(words, folder=Path('project').absolute(), tokens_per_step=64, seq_len=16,\n"
+        "                            without=('mode=b',))\n"
+    )
+    candidates, _ = read_request(parse(["own_space.py"])).space.candidates(2)
+    assert [candidate.layout.label for candidate in candidates] == ["mode=a"]
+
+
+BAD = {
+    "[": "it is no YAML: while parsing",
+    "- 1": "a training is a mapping with command, build, axes",
+    "{command: a, cmd: b}": "it has an unknown key cmd: there are command, build, axes",
+    "{axes: {a: 1}}": "a training has either a command or a build",
+    "{command: a, build: b}": "a training has either a command or a build",
+    "{command: 3}": "a command is a text or a list of words, got 3",
+    "{command: 'a {micro_batch}', axes: {micro_batch: 1, width: 1}}": "axis width has no hole in the command",
+    "{command: a, axes: [1]}": "axes is a mapping of names",
+    "{command: 'a {b}', axes: {b: ['x,y']}}": "a value of axis b has no comma and no brace, got 'x,y'",
+    "{command: 'a {b}', axes: {b: [[1]]}}": "a value is a text, a number, true or false, got [1]",
+    "{command: a, tokens_per_step: many}": "tokens_per_step is a whole number of at least 1, got 'many'",
+    "{command: 'a {b}', axes: {b: 1}, without: {b: 1}}": "without is a list of combinations",
+    "{command: 'a {b}', axes: {b: 1}, without: [{c: 1}]}": "without names c, which is no axis of flags: b",
+    "{command: 'a {b}', axes: {b: 1}, without: [{b: 2}]}": "without names the value '2', which axis b does not have",
+}
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_a_file_that_means_nothing_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("run.yaml").write_text(text)
+    assert main(["run.yaml", "--tokens-per-step", "64", "--seq-len", "16"]) == 2
+    error = capsys.readouterr().err
+    assert BAD[text] in error and "run.yaml: " in error and error.count("\n") == 1
+
+
+def test_what_stands_twice_or_not_at_all_is_refused() -> None:
+    with pytest.raises(InputError, match="name two trainings: leave out one"):
+        parse(["run.yaml", "--", "python", "train.py"])
+    with pytest.raises(InputError, match=r"none\.yaml: it cannot be read: No such file or directory"):
+        parse(["none.yaml"])
+    Path("run.yaml").write_text(
+        FILE.replace("fsdp: [grad, true]", "fsdp: [full, grad, true]").replace('ckpt: ""}', "}")
+    )
+    with pytest.raises(InputError, match="what is left out leaves no combination"):
+        read_request(parse(["run.yaml"]))

@@ -1,0 +1,215 @@
+"""The nodes of a trial of a user's command: a task on the first one follows a process tree on each, all by Ray."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ray
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from trainers.commands.ending import outcome_of
+from trainers.commands.processes import free_port
+from trainers.commands.run import Starter
+from trainers.commands.steps import Step, StepLineError
+from trainers.commands.trees import LocalTree
+from trainers.records.job import Job
+from trainers.records.measurement import Outcome
+from trainers.spec.codec import from_json, to_json
+from trainers.spec.workload import Workload
+
+LOOK_S = 0.2
+"""Seconds between two looks at the trees of other nodes."""
+_ANSWER_S = 120.0
+"""Seconds within which a node starts, ends or shows its tree."""
+
+
+def on_nodes(function: Callable[..., Any], job: Job) -> Any:
+    """Returns what the function, of the job's JSON and its `CommandNodes`, returns in a task on the first of the job's
+    nodes; raises Ray's errors.
+    """
+    devices = job.cluster.devices_per_node
+    gpus = devices if job.cluster.device_kind == "cuda" else 0
+    cpus = job.cpus_per_worker * devices
+    selector = {"ray.io/node-id": f"in({','.join(job.nodes)})"} if job.nodes else None
+    task = ray.remote(function)
+    if job.cluster.num_nodes == 1:
+        return ray.get(
+            task.options(
+                num_cpus=cpus,
+                num_gpus=gpus,
+                max_retries=0,
+                scheduling_strategy="DEFAULT",  # not in the placement group of Tune's side, which asks for less
+                label_selector=selector,
+            ).remote(to_json(job))
+        )
+    count = job.cluster.num_nodes
+    bundle = {"CPU": cpus, **({"GPU": float(gpus)} if gpus else {})}
+    group = placement_group(
+        [bundle] * count, strategy="STRICT_SPREAD", bundle_label_selector=[selector] * count if selector else []
+    )
+    try:
+        first = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0)
+        options = {"num_cpus": cpus, "num_gpus": gpus, "max_retries": 0, "scheduling_strategy": first}
+        nodes = CommandNodes(group=group, count=count, num_cpus=cpus, num_gpus=gpus)
+        return ray.get(task.options(**options).remote(to_json(job), nodes))
+    finally:
+        remove_placement_group(group)  # ends what still runs on its nodes
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class CommandNodes:
+    """The nodes that a job's command runs on, for the task on the first of them."""
+
+    group: PlacementGroup
+    count: int
+    num_cpus: float
+    num_gpus: int
+
+    def starter(self, job: Job) -> Starter:
+        """Returns what starts the job's command on all of the nodes."""
+        others = [self._actor(bundle) for bundle in range(1, self.count)]
+        return lambda workload, values: TreesOnNodes(workload, values, others, job, gpus=self.num_gpus)
+
+    def ids(self) -> list[str]:
+        """Returns Ray's ids of the nodes, the first one first."""
+        bundles = ray.util.placement_group_table(self.group)["bundles_to_node_id"]
+        return [bundles[number] for number in range(self.count)]
+
+    def _actor(self, bundle: int) -> Any:
+        strategy = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=bundle)
+        options = {"num_cpus": self.num_cpus, "num_gpus": self.num_gpus, "scheduling_strategy": strategy}
+        return ray.remote(NodeTree).options(**options).remote()
+
+
+class NodeTree:
+    """The tree of a further node, in an actor there."""
+
+    def __init__(self) -> None:
+        self._tree: LocalTree | None = None
+
+    def start(
+        self,
+        workload: dict[str, Any],
+        values: Mapping[str, object],
+        gpus: int,
+        environment: Mapping[str, str | None],
+        place: Mapping[str, object],
+    ) -> str:
+        """Starts the command; returns this node's address. Raises `OSError` where it cannot be started."""
+        self._tree = LocalTree(from_json(Workload, workload), values, gpus=gpus, environment=environment, place=place)
+        return ray.util.get_node_ip_address()
+
+    def look(self) -> dict[str, Any]:
+        """Returns the tree's exit `code`, the `gib` that it holds, and its new `steps`, or what is `wrong` with one."""
+        assert self._tree is not None
+        code = self._tree.exit_code()  # before the last look at its lines
+        try:
+            steps = to_json(self._tree.new_steps())
+        except StepLineError as error:
+            return {"code": code, "gib": None, "steps": [], "wrong": str(error)}
+        return {"code": code, "gib": self._tree.memory_gib(), "steps": steps, "wrong": ""}
+
+    def text(self) -> str:
+        """Returns what the command printed there."""
+        return "" if self._tree is None else self._tree.text()
+
+    def close(self) -> None:
+        """Ends the tree."""
+        if self._tree is not None:
+            self._tree.close()
+            self._tree = None
+
+
+class TreesOnNodes:
+    """A command on several nodes as one `Tree`: it is over with the first failure, or once all trees have ended."""
+
+    def __init__(
+        self, workload: Workload, values: Mapping[str, object], others: list[Any], job: Job, *, gpus: int
+    ) -> None:
+        """Starts a tree on each node, the first one on this node.
+
+        Raises:
+            OSError: one cannot be started.
+        """
+        self._others, self._gpus = others, gpus
+        self._addresses = [ray.util.get_node_ip_address()]
+        meeting = {"head": self._addresses[0], "port": free_port()}
+        arguments = (workload, dict(values), gpus, dict(job.environment))
+        self._first = LocalTree(
+            workload, values, gpus=gpus, environment=job.environment, place={**meeting, "node_rank": 0}
+        )
+        self._codes: list[int | None] = [None] * (1 + len(others))
+        self._gib: list[float | None] = [None] * len(self._codes)
+        self._failed: list[int] = []
+        """Numbers of the nodes whose trees failed, in the order in which that was seen."""
+        self._steps: list[Step] = []
+        self._wrong, self._looked_s = "", 0.0
+        self._looks: list[Any] = [None] * len(others)
+        try:
+            self._addresses += ray.get(
+                [
+                    actor.start.remote(to_json(workload), *arguments[1:], {**meeting, "node_rank": number})
+                    for number, actor in enumerate(others, start=1)
+                ],
+                timeout=_ANSWER_S,
+            )
+        except BaseException:
+            self.close()
+            raise
+
+    def exit_code(self) -> int | None:
+        self._see(0, self._first.exit_code())
+        self._look()
+        if self._failed:
+            return self._codes[self._failed[0]]
+        return 0 if all(code == 0 for code in self._codes) else None
+
+    def _look(self) -> None:
+        """Takes what the other nodes have answered, and asks them again."""
+        if time.monotonic() - self._looked_s < LOOK_S:
+            return
+        self._looked_s = time.monotonic()
+        for number, actor in enumerate(self._others, start=1):
+            look = self._looks[number - 1]
+            if look is not None and ray.wait([look], timeout=0)[0]:
+                answer = ray.get(look)
+                self._gib[number] = answer["gib"]
+                self._wrong = self._wrong or answer["wrong"]
+                # The clock of another node tells nothing here.
+                steps = [dataclasses.replace(from_json(Step, step), at_s=self._looked_s) for step in answer["steps"]]
+                self._steps += steps
+                self._see(number, answer["code"])
+                look = None
+            if look is None and self._codes[number] is None:
+                look = actor.look.remote()
+            self._looks[number - 1] = look
+
+    def _see(self, number: int, code: int | None) -> None:
+        if self._codes[number] is None and code is not None:
+            self._codes[number] = code
+            if code:
+                self._failed.append(number)
+
+    def memory_gib(self) -> float | None:
+        self._gib[0] = self._first.memory_gib()
+        held = [gib for gib in self._gib if gib is not None]
+        return (max(held) if self._gpus else sum(held)) if held else None
+
+    def new_steps(self) -> list[Step]:
+        if self._wrong:
+            raise StepLineError(self._wrong)
+        steps, self._steps = self._steps, []
+        return [*self._first.new_steps(), *steps]
+
+    def text(self) -> str:
+        """Returns the text of the first node that lacked memory, else of the first that failed, with its name."""
+        texts = [self._first.text(), *ray.get([actor.text.remote() for actor in self._others], timeout=_ANSWER_S)]
+        lacking = [n for n in self._failed if outcome_of(self._codes[n] or 0, texts[n])[0] is Outcome.OOM]
+        number = (lacking or self._failed or [0])[0]
+        return f"[node {number}, {self._addresses[number]}]\n{texts[number]}"
+
+    def close(self) -> None:
+        self._first.close()
+        ray.wait([actor.close.remote() for actor in self._others], num_returns=len(self._others), timeout=_ANSWER_S)
