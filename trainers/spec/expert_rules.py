@@ -37,11 +37,28 @@ def expert_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
             "PowerSGD would factor the gradients of all experts of a block as one matrix, got compression"
             f" {recipe.compression}: choose bf16 or none"
         )
+    yield from _shared_out_refusals(recipe, layout)
     cut = layout.in_words(layout.above_one(CUTTING["tokens"]))
     if recipe.routing == "balanced" and cut:
         yield (
             "forced balance is by a token's place in its sequence, of which a rank has a part alone, got"
             f" {cut}: choose cp 1 or routing learned"
+        )
+
+
+def _shared_out_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
+    """Yields why ranks cannot share out the experts of a block."""
+    if not (shared := layout.in_words(layout.above_one(CUTTING["experts"]))):
+        return
+    if layout.experts != "grouped":
+        yield (
+            f"a rank multiplies the rows that other ranks sent it all at once, got {shared} and experts"
+            f" {layout.experts}: choose experts grouped"
+        )
+    if layout.compile != "none":
+        yield (
+            f"the host reads how many rows each rank sends, which no graph can hold, got {shared} and compile"
+            f" {layout.compile}: choose compile none"
         )
 
 
