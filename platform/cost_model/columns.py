@@ -99,6 +99,18 @@ class Columns(ModelColumns, LayoutColumns, DeviceColumns):
         return self.layer_parameters / self.parts("width")
 
     @property
+    def gathered_block(self) -> Array:
+        """Parameters of a block that a rank has once its shards are gathered, the mean over all: of experts those that
+        are its own.
+        """
+        return self.rank_block - self.shared_out * (1 - 1 / self.parts("experts"))
+
+    @property
+    def shared_out(self) -> Array:
+        """Parameters of a block that ranks can share out as experts, the mean over all."""
+        return self.blocks["expert_parameters"] * self.blocks["experts_share"]
+
+    @property
     def rank_table(self) -> Array:
         """Parameters of one vocabulary table on a rank."""
         return self.table_parameters / self.parts("width")

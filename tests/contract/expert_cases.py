@@ -17,6 +17,9 @@ _ROWS: Mapping[int, tuple[tuple[str, dict[str, Any]], ...]] = {
         ("mixtral", {"dp_shard": 2}),
         ("qwen3_moe", {"dp_shard": 2, "zero_stage": 2, "checkpointing": "selective", "loss": "chunked"}),
         ("olmoe", {"cp": 2, "checkpointing": "full"}),
+        ("qwen3_moe", {"dp_shard": 2, "compile": "block", "loss": "chunked"}),
+        ("mixtral", {"dp_shard": 2, "compile": "block", "checkpointing": "full", "zero_stage": 2}),
+        ("olmoe", {"cp": 2, "compile": "block", "checkpointing": "full"}),
     ),
     4: (
         ("qwen3_moe", {"dp_shard": 4, "checkpointing": "full", "prefetch": 1}),

@@ -166,7 +166,7 @@ def _pipelined_gradients(engine: Any) -> dict[str, torch.Tensor]:
 def _gradients_of(engine: Any, module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     for name, parameter in module.named_parameters():
         gradient: Any = parameter.grad
-        yield plain_name(name), engine.whole(plain_name(name), gradient.detach().clone()).float()
+        yield plain_name(name), engine.full(plain_name(name), gradient.detach().clone()).float()
 
 
 def _gather(value: Any) -> list[Any]:

@@ -60,12 +60,12 @@ def test_in_bf16_nothing_but_the_order_of_sums_changes() -> None:
     outcomes = run_group(run_all, in_half(), 2)
     assert [outcome.get("error") or outcome["mismatches"] for outcome in outcomes] == [[]] * len(outcomes)
     trained = [outcome["trained"] for outcome in outcomes]
-    for whole, shared in zip(trained[::2], trained[1::2], strict=True):
-        assert shared.losses[0] == pytest.approx(whole.losses[0], rel=1e-6)
-        assert shared.grad_norms[0] == pytest.approx(whole.grad_norms[0], rel=1e-2)
+    for undivided, shared in zip(trained[::2], trained[1::2], strict=True):
+        assert shared.losses[0] == pytest.approx(undivided.losses[0], rel=1e-6)
+        assert shared.grad_norms[0] == pytest.approx(undivided.grad_norms[0], rel=1e-2)
         errors = {
             name: ((shared.gradients[name] - gradient).norm() / gradient.norm()).item()
-            for name, gradient in whole.gradients.items()
+            for name, gradient in undivided.gradients.items()
         }
         assert max(errors.values()) < 1e-2, errors
 
@@ -74,10 +74,10 @@ def _dispatched(chosen_of_ranks: list[list[list[int]]]) -> list[str]:
     """Sends the rows of this rank's tokens to their experts; returns what differs from experts that one rank has."""
     rank, size = dist.get_rank(), dist.get_world_size()
     spec = FAMILIES["mixtral"]
-    whole: Any = AutoModelForCausalLM.from_config(config_of(spec)).model.layers[0].mlp.experts
+    undivided: Any = AutoModelForCausalLM.from_config(config_of(spec)).model.layers[0].mlp.experts
     shared: Any = AutoModelForCausalLM.from_config(config_of(spec)).model.layers[0].mlp.experts
     generator = torch.Generator().manual_seed(0)
-    for name, parameter in whole.named_parameters():
+    for name, parameter in undivided.named_parameters():
         parameter.data.normal_(generator=generator)
         setattr(shared, name, torch.nn.Parameter(parameter.data.chunk(size)[rank].clone()))
     experts.share_out(shared, dist.group.WORLD)
@@ -86,17 +86,17 @@ def _dispatched(chosen_of_ranks: list[list[list[int]]]) -> list[str]:
     rows = [torch.randn(len(chosen), spec.hidden_size, generator=generator).requires_grad_() for _ in range(2)]
     rows[1].data.copy_(rows[0].data)
     weights = [torch.full(chosen.shape, 0.3, requires_grad=True) for _ in range(2)]
-    outputs = [experts._grouped(module, rows[i], chosen, weights[i]) for i, module in enumerate((whole, shared))]
+    outputs = [experts._grouped(module, rows[i], chosen, weights[i]) for i, module in enumerate((undivided, shared))]
     for output in outputs:
         (output * torch.linspace(-1, 1, spec.hidden_size)).sum().backward()
     pairs = {"outputs": outputs, "rows": [row.grad for row in rows], "weights": [weight.grad for weight in weights]}
-    for name, parameter in whole.named_parameters():
+    for name, parameter in undivided.named_parameters():
         dist.all_reduce(parameter.grad)
         pairs[name] = [parameter.grad.chunk(size)[rank], shared.get_parameter(name).grad]
     wrong = [
         f"rank {rank}: {name}"
-        for name, (expected, got) in pairs.items()
-        if got is None or not torch.allclose(expected, got, rtol=1e-5, atol=1e-4)
+        for name, (expected, received) in pairs.items()
+        if received is None or not torch.allclose(expected, received, rtol=1e-5, atol=1e-4)
     ]
     everywhere: list[Any] = [None] * size
     dist.all_gather_object(everywhere, wrong)

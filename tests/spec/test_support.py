@@ -302,7 +302,12 @@ def test_nothing_that_the_contract_runs_is_refused(monkeypatch: pytest.MonkeyPat
         ({"model": MOE, "routing": "balanced"}, {"dp_shard": 1, "cp": 2}, GPUS, "by a token's place in its sequence"),
         ({}, {"ep": 2}, GPUS, "ep 2 is of a model with experts, gpt2 has none: choose ep 1"),
         ({"model": MOE}, SHARED_OUT | {"experts": "loop"}, GPUS, "got ep 2 and experts loop: choose experts grouped"),
-        ({"model": MOE}, SHARED_OUT | {"compile": "block"}, GPUS, "got ep 2 and compile block: choose compile none"),
+        (
+            {"model": MOE},
+            SHARED_OUT | {"compile": "block", "checkpointing": "selective"},
+            GPUS,
+            "got ep 2, compile block and checkpointing selective: choose none or full",
+        ),
         (
             {"model": dataclasses.replace(MOE, num_experts=5)},
             SHARED_OUT,

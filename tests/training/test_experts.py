@@ -48,8 +48,8 @@ def test_a_training_crosses_numbers_of_expert_parallel_ranks(tmp_path: Path) -> 
         4,
     )
     assert ended == ["done", "gone", "gone", "done"]
-    for crossed, whole in zip(losses_of(tmp_path / "crossed"), losses_of(tmp_path / "whole"), strict=True):
-        assert crossed == pytest.approx(whole, rel=1e-4)
+    for crossed, undivided in zip(losses_of(tmp_path / "crossed"), losses_of(tmp_path / "whole"), strict=True):
+        assert crossed == pytest.approx(undivided, rel=1e-4)
 
 
 def _trained_and_begun(folder: str) -> list[torch.Tensor]:

@@ -134,7 +134,7 @@ class TorchEngine(AccumulatingEngine):
         """Returns the full tensor behind a local or sharded one: itself, unless an engine shards."""
         return tensor
 
-    def whole(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+    def full(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """Returns all of a tensor like the parameter `name` of the plain model, of which this rank may have a part; a
         collective.
         """
@@ -304,7 +304,7 @@ class TorchEngine(AccumulatingEngine):
         def full_weights(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
             for name, parameter in module.named_parameters():
                 plain = plain_name(name)
-                yield plain, self.whole(plain, parameter.detach())
+                yield plain, self.full(plain, parameter.detach())
 
         return full_weights(self._modules[0]) if self._pipeline is None else self._pipeline.named_weights(full_weights)
 

@@ -7,6 +7,8 @@ from trainers.spec.layout_axes import CUTTING
 from trainers.spec.model import ModelSpec
 from trainers.spec.recipe import Recipe
 
+CHECKPOINTED_BLOCKS = ("full", "every_2", "every_4")
+"""Values of checkpointing that make whole blocks again."""
 MULTIPLE = 8
 """Factor that divides the sizes of a grouped product: its rows begin at multiples of 16 bytes."""
 
@@ -55,10 +57,10 @@ def _shared_out_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
             f"a rank multiplies the rows that other ranks sent it all at once, got {shared} and experts"
             f" {layout.experts}: choose experts grouped"
         )
-    if layout.compile != "none":
+    if layout.compile != "none" and layout.checkpointing not in ("none", *CHECKPOINTED_BLOCKS):
         yield (
-            f"the host reads how many rows each rank sends, which no graph can hold, got {shared} and compile"
-            f" {layout.compile}: choose compile none"
+            f"ranks exchange rows between the compiled parts of a block, of which nothing is kept apart, got {shared},"
+            f" compile {layout.compile} and checkpointing {layout.checkpointing}: choose none or full, or compile none"
         )
 
 
@@ -69,7 +71,8 @@ def _grouped_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
             f"grouped products have sizes that are multiples of {MULTIPLE}, hidden_size of {model.name} is"
             f" {model.hidden_size} and the width of an expert {model.ffn_size}: choose experts loop"
         )
-    if layout.compile != "none" and recipe.activation_precision != "bf16":
+    is_compiled = layout.compile != "none" and layout.parts("experts") == 1
+    if is_compiled and recipe.activation_precision != "bf16":
         yield (
             f"torch compiles grouped products in bf16 alone, got compile {layout.compile} and"
             f" {recipe.compute_precision}: choose compile none or compute_precision bf16"

@@ -1,7 +1,8 @@
 """Costs of blocks with experts: a dense block's, as wide as a token's experts together, but for the products of its
 feed-forward part, whose weights are those of all experts, and the rows that are sorted for them and back.
 
-Every expert is taken to have as many tokens, as under forced balance.
+Every expert is taken to have as many tokens, as under forced balance. Ranks that share out experts multiply as many
+rows as without, for fewer experts; what they exchange is in `degrees/ep.py`.
 """
 
 import dataclasses
@@ -12,20 +13,24 @@ import numpy as np
 
 from platform.cost_model import constants
 from platform.cost_model.blocks.dense import DenseCosts
-from platform.cost_model.columns import Array, Columns
+from platform.cost_model.columns import Array, Columns, Mask
 from platform.cost_model.compute import backward_matmul_s, matmul_s
 from platform.cost_model.hardware import BANDWIDTH_SHARE
+from platform.cost_model.kernels import activation_passes, inner_copies
 
 LAUNCHES = constants.words("experts", "LAUNCHES")
 ROW_ACCESSES = constants.words("experts", "ROW_ACCESSES")
 ROUTER_BYTES = constants.number("experts", "ROUTER_BYTES")
+_EAGER_PASSES = activation_passes(None, gated=True, fused=False)
+_EAGER_COPIES = inner_copies(None, gated=True, fused=False)
 
 
 class _ExpertsCosts(DenseCosts):
     def products_s(self, c: Columns, tokens: Array) -> tuple[Array, Array]:
         h, heads, chosen = c.hidden, c.attention_width, c.blocks["experts_per_token"]
         shapes = ((heads + 2 * c.kv_width, h), (h, heads), (c.blocks["num_experts"], h))
-        rows, groups = tokens * chosen, np.maximum(np.minimum(c.blocks["num_experts"], tokens * chosen), 1.0)
+        rows = tokens * chosen
+        groups = np.maximum(np.minimum(c.blocks["num_experts"] / c.parts("experts"), rows), 1.0)
         ffn = c.blocks["ffn"]
         forward = [matmul_s(c, tokens, *shape) for shape in shapes]
         backward = [backward_matmul_s(c, tokens, *shape) for shape in shapes]
@@ -42,13 +47,15 @@ class _ExpertsCosts(DenseCosts):
     def passes_s(self, c: Columns, tokens: Array) -> tuple[Array, Array]:
         forward, backward = super().passes_s(_as_wide(c), tokens)
         per_row = tokens * c.blocks["experts_per_token"] * c.hidden * c.compute_bytes / (c.bandwidth * BANDWIDTH_SHARE)
-        accesses = np.where(c.fused > 0, ROW_ACCESSES["compiled"], ROW_ACCESSES["eager"])
+        accesses = np.where(_is_fused(c), ROW_ACCESSES["compiled"], ROW_ACCESSES["eager"])
+        accesses = accesses + np.where(c.parts("experts") > 1, ROW_ACCESSES["received"], 0.0)
         return forward + accesses * per_row, backward + (accesses + 1) * per_row
 
     def further_launches(self, c: Columns) -> Array:
         """Returns the kernels of routing and sorting, or of the loop over experts."""
         loop = LAUNCHES["expert"] * np.minimum(c.blocks["num_experts"], _rows(c))
-        sorting = np.where(c.fused > 0, LAUNCHES["compiled"], LAUNCHES["grouped"])
+        sorting = np.where(_is_fused(c), LAUNCHES["compiled"], LAUNCHES["grouped"])
+        sorting = sorting + np.where(c.parts("experts") > 1, LAUNCHES["received"], 0.0)
         return np.where(c.grouped_experts > 0, sorting, loop)
 
     def saved_bytes(self, c: Columns, held: Array) -> tuple[Array, Array]:
@@ -60,7 +67,9 @@ class _ExpertsCosts(DenseCosts):
         # Selective checkpointing saves outputs of products alone: the sorted rows are made again.
         saved_rows = np.where(c.selective_checkpointing > 0, rows, 2 * rows)
         router = c.micro_batch * c.seq_len / c.cp * c.blocks["num_experts"] * ROUTER_BYTES
-        return saved + saved_rows + router, transient + 2 * rows
+        # Rows as they are sent and as they are received, in their first order and in that of their experts.
+        travelling = np.where(c.parts("experts") > 1, 2 * rows, 0.0)
+        return saved + saved_rows + router, transient + 2 * rows + travelling
 
 
 def _rows(c: Columns) -> Array:
@@ -68,9 +77,23 @@ def _rows(c: Columns) -> Array:
     return c.micro_batch * c.seq_len / c.cp * c.blocks["experts_per_token"]
 
 
+def _is_fused(c: Columns) -> Mask:
+    """Returns the rows whose experts are compiled along with their block: not those that ranks share out."""
+    return (c.fused > 0) & (c.parts("experts") == 1)
+
+
 def _as_wide(c: Columns) -> Columns:
-    """Returns the columns of dense blocks as wide as the experts of a token together."""
-    return dataclasses.replace(c, blocks={**c.blocks, "ffn": c.blocks["ffn"] * c.blocks["experts_per_token"]})
+    """Returns the columns of dense blocks as wide as the experts of a token together, whose activation is one kernel
+    where they are compiled.
+    """
+    eager = (c.fused > 0) & ~_is_fused(c)
+    return dataclasses.replace(
+        c,
+        blocks={**c.blocks, "ffn": c.blocks["ffn"] * c.blocks["experts_per_token"]},
+        activation_forward=np.where(eager, _EAGER_PASSES[0], c.activation_forward),
+        activation_backward=np.where(eager, _EAGER_PASSES[1], c.activation_backward),
+        inner_copies=np.where(eager, _EAGER_COPIES, c.inner_copies),
+    )
 
 
 def _of_experts_s(c: Columns, rows: Array, width: Array, depth: Array, groups: Array) -> Array:

@@ -6,6 +6,11 @@ from trainers.spec.blocks.kind import BlockKind, Matrix
 from trainers.spec.model_sizes import ModelSizes
 
 
+def _expert(spec: ModelSizes) -> int:
+    """Returns the parameters of one expert: gate, up and down."""
+    return 3 * spec.hidden_size * spec.ffn_size
+
+
 class _Experts(BlockKind):
     name = "experts"
     costs = "experts"
@@ -13,20 +18,21 @@ class _Experts(BlockKind):
         **BlockKind.sizes,
         "num_experts": lambda spec: spec.num_experts,
         "experts_per_token": lambda spec: spec.experts_per_token,
+        "expert_parameters": lambda spec: spec.num_experts * _expert(spec),
     }
 
     def count(self, spec: ModelSizes) -> int:
         return spec.num_layers if spec.num_experts else 0
 
     def parameters(self, spec: ModelSizes) -> int:
-        others = (spec.num_experts - 1) * self._expert(spec)
+        others = (spec.num_experts - 1) * _expert(spec)
         return super().parameters(spec) + others + self._router(spec).values
 
     def active_parameters(self, spec: ModelSizes) -> int:
-        return self.parameters(spec) - (spec.num_experts - spec.experts_per_token) * self._expert(spec)
+        return self.parameters(spec) - (spec.num_experts - spec.experts_per_token) * _expert(spec)
 
     def product_parameters(self, spec: ModelSizes) -> int:
-        others = (spec.experts_per_token - 1) * self._expert(spec)
+        others = (spec.experts_per_token - 1) * _expert(spec)
         return super().product_parameters(spec) + others + self._router(spec).values
 
     def last_product(self, spec: ModelSizes) -> int:
@@ -54,10 +60,6 @@ class _Experts(BlockKind):
         """Returns those of attention and the router."""
         sizes = {name: size for name, size in super().linear_sizes(spec).items() if name != "ffn_size"}
         return {**sizes, "num_experts": spec.num_experts}
-
-    def _expert(self, spec: ModelSizes) -> int:
-        """Returns the parameters of one expert: gate, up and down."""
-        return 3 * spec.hidden_size * spec.ffn_size
 
     def _router(self, spec: ModelSizes) -> Matrix:
         return Matrix(rows=spec.num_experts, width=spec.hidden_size)
