@@ -62,6 +62,7 @@ def small_model(
         logit_softcap=model.logit_softcap,
         num_experts=num_experts,
         experts_per_token=min(_CHOSEN, model.experts_per_token),
+        shared_ffn_size=hidden_size if model.shared_ffn_size else 0,
         miniature_of=model.name,
         **{field: getattr(model, field) for field in (*SWITCHES, *MULTIPLIERS)},
     )

@@ -167,5 +167,6 @@ def _plain_recipe(architecture: str) -> Recipe:
         max_positions=512,
         num_experts=8 if has_experts else 0,
         experts_per_token=2 if has_experts else 0,
+        shared_ffn_size=256 if "shared_ffn_size" in architecture_of(architecture).config_keys else 0,
     )
     return Recipe(model=model, seq_len=256, global_batch=64)

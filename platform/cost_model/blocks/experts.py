@@ -1,8 +1,9 @@
 """Costs of blocks with experts: a dense block's, as wide as a token's experts together, but for the products of its
 feed-forward part, whose weights are those of all experts, and the rows that are sorted for them and back.
 
-Every expert is taken to have as many tokens, as under forced balance. Ranks that share out experts multiply as many
-rows as without, for fewer experts; what they exchange is in `degrees/ep.py`.
+Every expert is taken to have as many tokens, as under forced balance, unless `Columns.blocks["fullest"]` says how many
+times the mean the fullest rank has of the rows that ranks send each other. Ranks that share out experts multiply as
+many rows as without, for fewer experts; what they exchange is in `degrees/ep.py`.
 """
 
 import dataclasses
@@ -29,9 +30,11 @@ class _ExpertsCosts(DenseCosts):
     def products_s(self, c: Columns, tokens: Array) -> tuple[Array, Array]:
         h, heads, chosen = c.hidden, c.attention_width, c.blocks["experts_per_token"]
         shapes = ((heads + 2 * c.kv_width, h), (h, heads), (c.blocks["num_experts"], h))
-        rows = tokens * chosen
+        rows = tokens * chosen * _unevenness(c)
         groups = np.maximum(np.minimum(c.blocks["num_experts"] / c.parts("experts"), rows), 1.0)
         ffn = c.blocks["ffn"]
+        if np.any(shared := c.blocks["shared_ffn"]):
+            shapes = (*shapes, (2 * shared, h), (h, shared))
         forward = [matmul_s(c, tokens, *shape) for shape in shapes]
         backward = [backward_matmul_s(c, tokens, *shape) for shape in shapes]
         for width, depth in ((2 * ffn, h), (h, ffn)):
@@ -46,7 +49,8 @@ class _ExpertsCosts(DenseCosts):
 
     def passes_s(self, c: Columns, tokens: Array) -> tuple[Array, Array]:
         forward, backward = super().passes_s(_as_wide(c), tokens)
-        per_row = tokens * c.blocks["experts_per_token"] * c.hidden * c.compute_bytes / (c.bandwidth * BANDWIDTH_SHARE)
+        rows = tokens * c.blocks["experts_per_token"] * _unevenness(c)
+        per_row = rows * c.hidden * c.compute_bytes / (c.bandwidth * BANDWIDTH_SHARE)
         accesses = np.where(_is_fused(c), ROW_ACCESSES["compiled"], ROW_ACCESSES["eager"])
         accesses = accesses + np.where(c.parts("experts") > 1, ROW_ACCESSES["received"], 0.0)
         return forward + accesses * per_row, backward + (accesses + 1) * per_row
@@ -73,8 +77,13 @@ class _ExpertsCosts(DenseCosts):
 
 
 def _rows(c: Columns) -> Array:
-    """Returns the rows of a micro-batch that all experts of a block multiply."""
-    return c.micro_batch * c.seq_len / c.cp * c.blocks["experts_per_token"]
+    """Returns the rows of a micro-batch that the experts of a block multiply on the fullest rank."""
+    return c.micro_batch * c.seq_len / c.cp * c.blocks["experts_per_token"] * _unevenness(c)
+
+
+def _unevenness(c: Columns) -> Array:
+    """Returns the rows of the fullest rank over the mean: 1 where every rank has all experts."""
+    return np.where(c.parts("experts") > 1, c.blocks["fullest"], 1.0)
 
 
 def _is_fused(c: Columns) -> Mask:
@@ -86,10 +95,10 @@ def _as_wide(c: Columns) -> Columns:
     """Returns the columns of dense blocks as wide as the experts of a token together, whose activation is one kernel
     where they are compiled.
     """
-    eager = (c.fused > 0) & ~_is_fused(c)
+    eager, chosen = (c.fused > 0) & ~_is_fused(c), c.blocks["experts_per_token"] * _unevenness(c)
     return dataclasses.replace(
         c,
-        blocks={**c.blocks, "ffn": c.blocks["ffn"] * c.blocks["experts_per_token"]},
+        blocks={**c.blocks, "ffn": c.blocks["ffn"] * chosen + c.blocks["shared_ffn"]},
         activation_forward=np.where(eager, _EAGER_PASSES[0], c.activation_forward),
         activation_backward=np.where(eager, _EAGER_PASSES[1], c.activation_backward),
         inner_copies=np.where(eager, _EAGER_COPIES, c.inner_copies),

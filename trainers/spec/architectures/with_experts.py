@@ -15,8 +15,9 @@ STORED_EXPERTS: Mapping[str, tuple[str, ...]] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class WithExperts(LlamaLike):
-    """A family all of whose blocks have experts of one width, `ModelSizes.ffn_size`, and nothing that every token
-    passes beside them. The router's probabilities, a softmax over all experts, are computed in fp32.
+    """A family all of whose blocks have experts of one width, `ModelSizes.ffn_size`, and beside them one of another
+    width that every token passes, or none (`ModelSizes.shared_ffn_size`). The router's probabilities, a softmax over
+    all experts, are computed in fp32.
     """
 
     router: str = "mlp.gate"
