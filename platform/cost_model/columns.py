@@ -125,6 +125,12 @@ class Columns(ModelColumns, LayoutColumns, DeviceColumns):
         """Tokens in one optimizer step, over all ranks."""
         return self.global_batch * self.seq_len
 
+    def with_fullest(self, fullest: float) -> "Columns":
+        """Returns the columns where the fullest rank has that many times the mean of the rows that go to experts on
+        other ranks.
+        """
+        return dataclasses.replace(self, blocks={**self.blocks, "fullest": self.blocks["fullest"] * 0 + fullest})
+
     def flat(self) -> "Columns":
         """Returns a grid with one row per point; arrays that all points share stay as they are."""
         shape = self.shape

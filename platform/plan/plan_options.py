@@ -9,6 +9,7 @@ from platform.common.errors import InputError
 from platform.common.options import argument, json_field, markdown_field, option
 from platform.common.quantities import amount
 from platform.cost_model.hardware import THIS_PROJECT
+from platform.plan.balances import parse_balances
 from platform.plan.networks import LARGEST_GBPS, SWEPT, parse_sweep, split_network
 from platform.plan.picture import check_path
 from platform.study.folder import default_folder
@@ -25,10 +26,10 @@ _LARGEST = {
     "node_gbps": LARGEST_GBPS,
 }
 """Largest value by option; it must also be above 0 and a number."""
-_QUESTIONS = ("max_model", "min_nodes", "batch_rampup", "sweep")
+_QUESTIONS = ("max_model", "min_nodes", "batch_rampup", "sweep", "balance")
 _BY_SIZE = ("gpus", "min_nodes", "batch_rampup")
 """Options whose answers are for other numbers of devices too."""
-_BY_AXES = (*_BY_SIZE, "sweep")
+_BY_AXES = (*_BY_SIZE, "sweep", "balance")
 """Options whose answers need a layout for any number of devices, or any network."""
 
 
@@ -88,6 +89,11 @@ class PlanOptions:
         metavar="node-gbps=VALUES",
         about="the best layout by network between nodes: node-gbps=10,25,50,100,200,400, in Gbit/s of a node",
     )
+    balance: str | None = option(
+        None,
+        metavar="VALUES",
+        about="the best layout by how unevenly tokens choose experts: 1,1.3,2, rows of the fullest rank over the mean",
+    )
     json: bool = json_field()
     markdown: bool = markdown_field()
 
@@ -133,6 +139,8 @@ class PlanOptions:
                 raise InputError(f"{_option(name)} must be above 0 and at most {largest:g}, got {shortened(value)}")
         if self.sweep is not None:
             self._check_sweep(self.sweep)
+        if self.balance is not None:
+            parse_balances(self.balance)
         question_options = [_option(name) for name in _QUESTIONS if getattr(self, name)]
         if self.learn_from and (question_options or space.points):
             question = question_options[0] if question_options else f"the named points of {space.name}"
@@ -142,7 +150,8 @@ class PlanOptions:
         if len(question_options) > 1:
             raise InputError(f"{' and '.join(question_options)} are different questions: ask one at a time")
         if self.gpus and question_options and not self.max_model:
-            reason = "which is for one number of devices" if self.sweep else "which tries its own counts"
+            one = self.sweep or self.balance
+            reason = "which is for one number of devices" if one else "which tries its own counts"
             raise InputError(f"--gpus has no effect on {question_options[0]}, {reason}: leave it out")
         if self.micro_batch and not self.max_model:
             raise InputError("--micro-batch belongs to --max-model; --set micro_batch=N fixes it elsewhere")

@@ -140,3 +140,16 @@ def test_whole_copies_of_experts_shrink_with_the_ranks_that_share_them_out(chang
     assert peaks == sorted(peaks, reverse=True)
     # Experts are 95 % of 30.5 billion parameters, of two bytes as gathered parameters, of four as summed gradients.
     assert peaks[0] - peaks[-1] > 0.9 * 0.95 * 30.5e9 * 2 / 2**30
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+def test_an_uneven_choice_costs_ranks_that_share_experts_out_and_no_others(checkpointing: str) -> None:
+    for ep, layout in ((ep, shared_out(ep, checkpointing=checkpointing)) for ep in (1, 8)):
+        columns = [columns_of(layout, 4).with_fullest(fullest) for fullest in (1.0, 1.3, 2.0)]
+        seconds = [float(step_time(c).total_s[0]) for c in columns]
+        gib = [float(peak_memory(c).allocated_gib[0]) for c in columns]
+        assert seconds == sorted(seconds) and gib == sorted(gib)
+        if ep == 1:
+            assert seconds[0] == seconds[-1] and gib[0] == gib[-1]
+        else:
+            assert seconds[0] < seconds[1] < seconds[2] < 2 * seconds[0]
