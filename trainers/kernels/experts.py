@@ -22,6 +22,7 @@ _NAMES: dict[Experts, str] = {"loop": "eager", "grouped": "grouped_rows"}
 """The name of each way in transformers' registry."""
 _BALANCED = "balanced_experts"
 _GROUP = "group_of_experts"
+_COUNTED = "tokens_of_experts"
 
 
 def use_experts(
@@ -85,6 +86,21 @@ def learned_routing(modules: Iterable[nn.Module]) -> Generator[None, None, None]
             router.is_balanced = True
 
 
+@contextlib.contextmanager
+def counted_tokens(modules: Iterable[nn.Module], device: torch.device) -> Generator[list[Tensor], None, None]:
+    """Gives the number of tokens that go to each expert, int64 [experts] for each router among `modules`, which grows
+    with each pass within on the device.
+    """
+    routers = list(_routers(modules))
+    try:
+        for router in routers:
+            setattr(router, _COUNTED, torch.zeros(router.num_experts, dtype=torch.int64, device=device))
+        yield [getattr(router, _COUNTED) for router in routers]
+    finally:
+        for router in routers:
+            delattr(router, _COUNTED)
+
+
 def _routers(modules: Iterable[nn.Module]) -> Iterator[Any]:
     return (module for module in modules if hasattr(module, "is_balanced"))
 
@@ -111,6 +127,8 @@ def _route(self: Any, hidden_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     if self.is_balanced:
         table = getattr(self, _BALANCED)
         chosen = table.repeat(-(-len(rows) // len(table)), 1)[: len(rows)]
+    if (tokens := getattr(self, _COUNTED, None)) is not None:
+        tokens.scatter_add_(0, chosen.flatten(), torch.ones_like(chosen.flatten()))
     return scores, weights, chosen
 
 
