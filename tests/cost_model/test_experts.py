@@ -153,3 +153,14 @@ def test_an_uneven_choice_costs_ranks_that_share_experts_out_and_no_others(check
             assert seconds[0] == seconds[-1] and gib[0] == gib[-1]
         else:
             assert seconds[0] < seconds[1] < seconds[2] < 2 * seconds[0]
+
+
+def test_a_layout_is_predicted_alike_beside_others_that_share_experts_out() -> None:
+    layouts = [
+        shared_out(ep, **changes) for ep in (1, 2, 8) for changes in ({}, {"zero_stage": 2, "grad_sync": "every"})
+    ]
+    together = predict(from_points([(RECIPE, layout, BATCH) for layout in layouts], CLUSTER))
+    for row, layout in enumerate(layouts):
+        alone = predict(from_points([(RECIPE, layout, BATCH)], CLUSTER))
+        assert together.step.total_s[row] == pytest.approx(alone.step.total_s[0], rel=1e-12)
+        assert together.memory.needed_gib[row] == pytest.approx(alone.memory.needed_gib[0], rel=1e-12)

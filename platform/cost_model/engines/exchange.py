@@ -99,4 +99,4 @@ def _among_shards_s(c: Columns, unit: Ring, stride: Array, value_bytes: Array, c
     if not np.any(apart):
         return seconds
     same = Ring.of(c, c.shard / groups, stride=stride * groups)
-    return seconds + same.gather_s(apart * value_bytes / collectives)
+    return seconds + np.where(apart > 0, same.gather_s(apart * value_bytes / collectives), 0.0)
