@@ -30,8 +30,10 @@ def is_full_checkpointing(checkpointing: str) -> bool:
     return checkpointing not in ("none", "selective") and activation_budget(checkpointing) == 1
 
 
-PARTS_AROUND_EXPERTS = 4.0
-"""Calls of compiled code in a block whose experts ranks share out: attention, two norms and the router."""
+PARTS_AROUND_EXPERTS = 5.0
+"""Calls of compiled code in a block whose experts ranks share out: attention, two norms, the router and the experts'
+activation.
+"""
 
 
 def compiled_calls(compile_: str, num_layers: int) -> float:

@@ -22,7 +22,7 @@ from trainers.kernels.compiled import (
     is_compiled,
     set_activation_budget,
 )
-from trainers.kernels.experts import experts_in_effect, routing_in_effect
+from trainers.kernels.experts import compile_activation, experts_in_effect, routing_in_effect
 from trainers.kernels.family import family_kernels
 from trainers.kernels.head import loss_in_effect, use_loss_head
 from trainers.kernels.mlp import FusedMlp
@@ -81,12 +81,22 @@ def prepare(model: Model, layout: Layout) -> Model:
             parent, _, key = name.rpartition(".")
             setattr(model.module.get_submodule(parent), key, unit)
         if layout.compile == "block":
-            for part in _around_experts(model, block) if layout.parts("experts") > 1 else (unit,):
-                compile_forward(part)
+            if layout.parts("experts") > 1:
+                _compile_around_experts(model, block)
+            else:
+                compile_forward(unit)
         units.append(unit)
     if layout.compile == "model":
         compile_forward(model.module)
     return dataclasses.replace(model, units=tuple(units))
+
+
+def _compile_around_experts(model: Model, block: nn.Module) -> None:
+    family = architecture_of(model.spec.architecture)
+    assert isinstance(family, WithExperts)
+    for part in _around_experts(model, block):
+        compile_forward(part)
+    compile_activation(block.get_submodule(family.experts))
 
 
 def _around_experts(model: Model, block: nn.Module) -> tuple[nn.Module, ...]:

@@ -7,7 +7,7 @@ ranks share out experts, each sends the rows to the ranks that have theirs, and 
 
 import contextlib
 import types
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainers.distributed.collectives import exchange
+from trainers.kernels.compiled import static
 from trainers.spec.architectures.with_experts import WithExperts
 from trainers.spec.layout_axes import Experts
 
@@ -23,6 +24,7 @@ _NAMES: dict[Experts, str] = {"loop": "eager", "grouped": "grouped_rows"}
 _BALANCED = "balanced_experts"
 _GROUP = "group_of_experts"
 _COUNTED = "tokens_of_experts"
+_ACTIVATION = "compiled_activation"
 
 
 def use_experts(
@@ -52,6 +54,11 @@ def share_out(experts: nn.Module, group: Any) -> None:
     its parameters are to be this rank's.
     """
     setattr(experts, _GROUP, group)
+
+
+def compile_activation(experts: nn.Module) -> None:
+    """Compiles what a block's experts compute between their products, for any number of rows."""
+    setattr(experts, _ACTIVATION, static(_activated, any_size=True))
 
 
 def _group_of(experts: nn.Module) -> Any:
@@ -148,8 +155,14 @@ def _grouped(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weight
 
 def _products(self: Any, rows: Tensor, ends: Tensor) -> Tensor:
     """Returns what the experts make of their rows, which are in the experts' order and end at `ends`."""
-    gate, up = F.grouped_mm(rows, self.gate_up_proj.to(rows.dtype).transpose(1, 2), offs=ends).chunk(2, dim=-1)
-    return F.grouped_mm(self.act_fn(gate) * up, self.down_proj.to(rows.dtype).transpose(1, 2), offs=ends)
+    outer = F.grouped_mm(rows, self.gate_up_proj.to(rows.dtype).transpose(1, 2), offs=ends)
+    inner = getattr(self, _ACTIVATION, _activated)(self.act_fn, outer)
+    return F.grouped_mm(inner, self.down_proj.to(rows.dtype).transpose(1, 2), offs=ends)
+
+
+def _activated(activation: Callable[[Tensor], Tensor], outer: Tensor) -> Tensor:
+    gate, up = outer.chunk(2, dim=-1)
+    return activation(gate) * up
 
 
 def _sent(self: Any, rows: Tensor, ends: Tensor) -> Tensor:

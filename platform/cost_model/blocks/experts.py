@@ -17,13 +17,10 @@ from platform.cost_model.blocks.dense import DenseCosts
 from platform.cost_model.columns import Array, Columns, Mask
 from platform.cost_model.compute import backward_matmul_s, matmul_s
 from platform.cost_model.hardware import BANDWIDTH_SHARE
-from platform.cost_model.kernels import activation_passes, inner_copies
 
 LAUNCHES = constants.words("experts", "LAUNCHES")
 ROW_ACCESSES = constants.words("experts", "ROW_ACCESSES")
 ROUTER_BYTES = constants.number("experts", "ROUTER_BYTES")
-_EAGER_PASSES = activation_passes(None, gated=True, fused=False)
-_EAGER_COPIES = inner_copies(None, gated=True, fused=False)
 
 
 class _ExpertsCosts(DenseCosts):
@@ -87,22 +84,16 @@ def _unevenness(c: Columns) -> Array:
 
 
 def _is_fused(c: Columns) -> Mask:
-    """Returns the rows whose experts are compiled along with their block: not those that ranks share out."""
+    """Returns the rows whose sorting and summing are compiled along with their block: not those that ranks share out,
+    of which the activation alone is.
+    """
     return (c.fused > 0) & (c.parts("experts") == 1)
 
 
 def _as_wide(c: Columns) -> Columns:
-    """Returns the columns of dense blocks as wide as the experts of a token together, whose activation is one kernel
-    where they are compiled.
-    """
-    eager, chosen = (c.fused > 0) & ~_is_fused(c), c.blocks["experts_per_token"] * _unevenness(c)
-    return dataclasses.replace(
-        c,
-        blocks={**c.blocks, "ffn": c.blocks["ffn"] * chosen + c.blocks["shared_ffn"]},
-        activation_forward=np.where(eager, _EAGER_PASSES[0], c.activation_forward),
-        activation_backward=np.where(eager, _EAGER_PASSES[1], c.activation_backward),
-        inner_copies=np.where(eager, _EAGER_COPIES, c.inner_copies),
-    )
+    """Returns the columns of dense blocks as wide as the experts of a token together."""
+    chosen = c.blocks["experts_per_token"] * _unevenness(c)
+    return dataclasses.replace(c, blocks={**c.blocks, "ffn": c.blocks["ffn"] * chosen + c.blocks["shared_ffn"]})
 
 
 def _of_experts_s(c: Columns, rows: Array, width: Array, depth: Array, groups: Array) -> Array:
