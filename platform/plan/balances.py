@@ -1,4 +1,4 @@
-"""What an uneven choice of experts costs: the best layout by balance."""
+"""Prices an uneven choice of experts: the best layout by balance."""
 
 import dataclasses
 from collections.abc import Sequence

@@ -42,7 +42,7 @@ class PlanOptions:
         None,
         metavar="C",
         about="8xA100-80GB, 4x8xH100, 4x8xH100@400 (Gbit/s of a node, as --node-gbps), a name of the catalogue,"
-        " 4xp5.48xlarge, 8xPATH.json (a device's file), a probe's file, or ray: what Ray has here, as platform.probe"
+        " 8xPATH.json (a device's file), a probe's file, or ray: what Ray has here, as platform.probe"
         " measured it (default with --address or RAY_ADDRESS)",
     )
     address: str | None = option(None, metavar="HOST:PORT", about="the Ray of --cluster ray, as of platform.search")
@@ -67,18 +67,16 @@ class PlanOptions:
     )
     node_gbps: float | None = option(None, metavar="GBIT/S", about="network of a node, in place of the catalogue's")
     learn_from: str | None = option(
-        None, metavar="STUDY", about="correct predictions by what a study of the model (name or path) measured"
+        None, metavar="STUDY", about="correct predictions by what a study (name or path) measured"
     )
     top: int = option(10, metavar="N", about="layouts to show (default 10)")
     device_memory_gib: float | None = option(None, metavar="GIB", about="memory cap of a device")
     gpus: str | None = option(None, metavar="COUNTS", about="days against devices: 2..3072 or 4,8,16")
-    png: Path | None = option(None, metavar="FILE", about="draw --gpus there, as the name ends: .png, .pdf or .svg")
-    save_layout: Path | None = option(
-        None, metavar="FILE", about="write the first row as a layout.json: predicted, not measured"
-    )
+    png: Path | None = option(None, metavar="FILE", about="draw --gpus there: .png, .pdf or .svg")
+    save_layout: Path | None = option(None, metavar="FILE", about="write the first row as a layout.json")
     max_model: bool = option(False, about="grow the model until one node, or each of --gpus, is full")
     micro_batch: int | None = option(None, metavar="B", about="sequences a device for --max-model")
-    min_nodes: bool = option(False, about="the fewest nodes that fit the model, and time against nodes")
+    min_nodes: bool = option(False, about="the fewest nodes that fit, and time against nodes")
     batch_rampup: str | None = option(
         None,
         metavar="PHASES",
@@ -87,12 +85,12 @@ class PlanOptions:
     sweep: str | None = option(
         None,
         metavar="node-gbps=VALUES",
-        about="the best layout by network between nodes: node-gbps=10,25,50,100,200,400, in Gbit/s of a node",
+        about="the best layout by network: node-gbps=10,100,400, in Gbit/s of a node",
     )
     balance: str | None = option(
         None,
         metavar="VALUES",
-        about="the best layout by how unevenly tokens choose experts: 1,1.3,2, rows of the fullest rank over the mean",
+        about="the best layout by the fullest rank's rows over the mean: 1,1.3,2",
     )
     json: bool = json_field()
     markdown: bool = markdown_field()
@@ -150,8 +148,8 @@ class PlanOptions:
         if len(question_options) > 1:
             raise InputError(f"{' and '.join(question_options)} are different questions: ask one at a time")
         if self.gpus and question_options and not self.max_model:
-            one = self.sweep or self.balance
-            reason = "which is for one number of devices" if one else "which tries its own counts"
+            is_of_cluster = self.sweep or self.balance
+            reason = "which is for one number of devices" if is_of_cluster else "which tries its own counts"
             raise InputError(f"--gpus has no effect on {question_options[0]}, {reason}: leave it out")
         if self.micro_batch and not self.max_model:
             raise InputError("--micro-batch belongs to --max-model; --set micro_batch=N fixes it elsewhere")

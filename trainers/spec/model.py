@@ -111,9 +111,9 @@ class ModelSpec(ModelSizes):
         num_experts, chosen = self.num_experts, self.experts_per_token
         is_shared = "shared_ffn_size" in architecture_of(self.architecture).config_keys
         if not is_shared <= self.shared_ffn_size <= LARGEST_SIZE * is_shared:
-            wanted = "in [1, 10^9]" if is_shared else "0"
+            bounds = "in [1, 10^9]" if is_shared else "0"
             raise ValueError(
-                f"shared_ffn_size of {self.name}, a {self.architecture}, must be {wanted}, got"
+                f"shared_ffn_size of {self.name}, a {self.architecture}, must be {bounds}, got"
                 f" {shortened(self.shared_ffn_size)}"
             )
         if "num_experts" not in architecture_of(self.architecture).config_keys:

@@ -18,7 +18,7 @@ from trainers.spec.layout import Layout
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class HeldOut:
-    """What the held-out sequences show, the same on every rank and for every layout."""
+    """Holds what the held-out sequences show, the same on every rank and for every layout."""
 
     loss: float
     tokens_of_experts: tuple[tuple[int, ...], ...] = ()
@@ -71,7 +71,7 @@ class Validator:
             labels = int((tokens[: len(own_sequences), 1:] < FLAG).sum())
             total, count = total + loss * labels, count + labels
             if own_sequences and tokens_of_experts:
-                routed = {i: routed[i] + own.cpu() for i, own in zip(routed, tokens_of_experts, strict=True)}
+                routed = {i: routed[i] + counts.cpu() for i, counts in zip(routed, tokens_of_experts, strict=True)}
         sums = gather((total, count, {index: tokens.tolist() for index, tokens in routed.items() if tokens.ndim}))
         return HeldOut(
             loss=sum(rank_total for rank_total, *_ in sums) / max(1, sum(number for _, number, _ in sums)),
