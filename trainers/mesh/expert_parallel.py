@@ -64,9 +64,9 @@ class ExpertParallel:
 
     def average(self, gradients: Iterable[tuple[str, torch.Tensor | None]]) -> None:
         """Divides the gradients of experts by the number of ranks whose rows they sum up, in place."""
-        shared = [gradient for name, gradient in gradients if name in self._cut and gradient is not None]
-        if shared:
-            torch._foreach_div_(shared, self.size)
+        for name, gradient in gradients:
+            if name in self._cut and gradient is not None:
+                gradient.div_(self.size)
 
     @staticmethod
     def in_effect(models: Sequence[Model]) -> int | None:
