@@ -8,7 +8,7 @@ from typing import Any, Literal
 from trainers.spec.engines import imported_rules
 from trainers.spec.engines.engine_axis import fewest_shards
 from trainers.spec.layout import Layout
-from trainers.spec.layout_axes import DEGREES, MODEL_PARALLEL, num_ranks
+from trainers.spec.layout_axes import CUTTING, DEGREES, MODEL_PARALLEL, num_ranks
 from trainers.spec.mesh_rules import division_refusals, pipeline_refusals
 from trainers.spec.recipe import Recipe
 
@@ -39,7 +39,7 @@ def _further(axis: str, named: Collection[int], recipe: Recipe, num_devices: int
     for degree in divisors(num_devices):
         if reach == "named" and degree & -degree > largest:  # its power of two
             continue
-        if degree not in named and degree <= bound and declared.divides(recipe, degree):
+        if degree not in named and min(named) < degree <= bound and declared.divides(recipe, degree):
             yield degree
 
 
@@ -113,7 +113,9 @@ def refilled(layout: Layout, num_devices: int, **changed: int) -> Layout:
 
 def fewest_devices(values: Mapping[str, Any]) -> int:
     """Returns the smallest number of devices for the degrees named in `values` and for axes that need shards."""
-    degrees = {"dp_shard": fewest_shards(values), **values}
+    shards, tokens = fewest_shards(values), num_ranks(values, CUTTING["tokens"])
+    grouped = math.prod(values.get(name, 1) for name in MODEL_PARALLEL if not DEGREES[name].multiplies)
+    degrees = {"dp_shard": math.lcm(shards * tokens, grouped) // tokens, **values}
     return num_ranks(degrees, DEGREES)
 
 

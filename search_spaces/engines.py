@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from trainers.spec import engines
 from trainers.spec.engines.rules import EngineRules
+from trainers.spec.layout_axes import CUTTING
 
 
 def replicas_first() -> tuple[str, ...]:
@@ -19,6 +20,11 @@ def shards_first() -> tuple[str, ...]:
 def sharding() -> tuple[str, ...]:
     """Returns the engines that shard, the simplest first."""
     return _engines_where(lambda rules: max(rules.stages) > 0)
+
+
+def sharing_experts_out() -> tuple[str, ...]:
+    """Returns the engines whose ranks can share out the experts of a block, the simplest first."""
+    return _engines_where(lambda rules: not set(CUTTING["experts"]).isdisjoint(rules.model_parallel))
 
 
 def replicating() -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """Layouts and routing that a space tries where its model has experts."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from search_spaces.space import Space
@@ -10,22 +11,30 @@ from trainers.spec.expert_rules import has_grouped_sizes
 
 def with_experts(space: Space) -> Space:
     """Returns the space as it is where its model has no experts. Else it tries grouped products in every combination,
-    and the loop over experts, which nothing compiles, beside the likely fastest attention; under forced balance, since
-    first weights send most tokens to a few experts.
+    and the loop over experts, which nothing compiles, and ranks that share them out beside the likely fastest
+    attention; under forced balance, since first weights send most tokens to a few experts.
     """
     model = space.recipe.model
     if not model.num_experts:
         return space
-    loop: dict[str, Any] = {
+    grouped = has_grouped_sizes(model)
+    eager: dict[str, Any] = {
         "attention": space.axes["attention"][:1],
         "compile": ("none",),
         "loss": space.axes["loss"][:1],
-        "experts": ("loop",),
     }
     return dataclasses.replace(
         space,
         recipe=dataclasses.replace(space.recipe, routing="balanced"),
-        axes={**space.axes, "experts": ("grouped" if has_grouped_sizes(model) else "loop",)},
-        variations=(*space.variations, loop),
-        narrowed={**space.narrowed, "experts": BESIDE_FASTEST},
+        axes={**space.axes, "experts": ("grouped" if grouped else "loop",)},
+        variations=(*space.variations, {**eager, "experts": ("loop",)}, *(_shared_out(eager) if grouped else ())),
+        narrowed={**space.narrowed, "experts": BESIDE_FASTEST, "ep": BESIDE_FASTEST},
     )
+
+
+def _shared_out(values: Mapping[str, tuple[Any, ...]]) -> tuple[dict[str, tuple[Any, ...]], ...]:
+    """Returns `Space.variations` whose ranks share out experts, beside these values of other axes: alone, with blocks
+    gathered ahead, and in the stages of a pipeline.
+    """
+    apart = {**values, "compile": ("block", "none"), "experts": ("grouped",), "ep": (2, 4, 8)}
+    return (apart, {**apart, "prefetch": (1,)}, {**apart, "pp": (2, 4, 8)})

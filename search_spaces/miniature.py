@@ -62,6 +62,7 @@ def small_model(
         logit_softcap=model.logit_softcap,
         num_experts=num_experts,
         experts_per_token=min(_CHOSEN, model.experts_per_token),
+        shared_ffn_size=hidden_size if model.shared_ffn_size else 0,
         miniature_of=model.name,
         **{field: getattr(model, field) for field in (*SWITCHES, *MULTIPLIERS)},
     )
@@ -127,9 +128,11 @@ def stand_in(space: Space, num_workers: int = 2) -> Space:
     """
     model = small_model(space.recipe.model)
     degrees = {axis: space.model_parallel[axis] for axis in _DEGREES if axis in space.model_parallel}
-    # Both ways to compute experts are about as fast as each other on a CPU: each runs in one engine.
+    # Both ways to compute experts are about as fast as each other on a CPU: each runs in one engine, and two ranks
+    # share out experts in one.
     ways = ("grouped" if has_grouped_sizes(space.recipe.model) else "loop", "loop")
     grouped, loop = ({"experts": (way,)} if model.num_experts else {} for way in ways)
+    apart = {"engine": engines.sharing_experts_out(), "ep": (2,)}
     split = {"engine": engines.splitting(engines.shards_first()), "zero_stage": (3, 0), **degrees}
     small = Space(
         name=f"{space.name}-miniature",
@@ -150,7 +153,10 @@ def stand_in(space: Space, num_workers: int = 2) -> Space:
             "attention": ("eager" if model.position == "alibi" else "sdpa",),
             **grouped,
         },
-        variations=({"engine": engines.replicating(), "zero_stage": (0,), **loop},),
+        variations=(
+            {"engine": engines.replicating(), "zero_stage": (0,), **loop},
+            *([apart] if "grouped" in grouped.get("experts", ()) else []),
+        ),
         model_parallel=split if degrees else {},
         model_parallel_from=4,
         assumed=("global_batch",),

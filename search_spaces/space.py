@@ -255,14 +255,13 @@ class Space(SpaceFields):
                 yield changed, {**shared, **point.layout}, (point.micro_batch,), point.name
             return
         for recipe in self.recipes:
-            axes, splitting = self.axes, {**self.axes, **self.model_parallel}
+            every = (self.axes, {**self.axes, **self.model_parallel}, *({**self.axes, **v} for v in self.variations))
             if num_devices is not None:
-                axes, splitting = (
-                    with_divisors(named, recipe, num_devices, reach, self.chosen) for named in (axes, splitting)
-                )
+                every = (with_divisors(named, recipe, num_devices, reach, self.chosen) for named in every)
+            axes, splitting, *varied = every
             for values in _product(axes):
                 yield recipe, values, self.micro_batches, ""
-            for values in itertools.chain.from_iterable(_product({**axes, **varied}) for varied in self.variations):
+            for values in itertools.chain.from_iterable(map(_product, varied)):
                 if may_run(recipe, values, num_devices):
                     yield recipe, values, self.micro_batches, ""
             if not self.model_parallel or (num_devices or self.model_parallel_from) < self.model_parallel_from:

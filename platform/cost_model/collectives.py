@@ -57,3 +57,20 @@ def all_reduce_s(
     wait = latency + 2 * (np.minimum(ranks, ranks_per_node) - 1) * INTRA_HOP_S + 2 * np.log2(nodes) * inter_hop
     wait = wait + _fill_s(num_bytes, latency)
     return np.where(ranks > 1, wait + 2 * num_bytes * steps / ranks / bandwidth, 0.0)
+
+
+def exchange_s(
+    num_bytes: Array,
+    ranks: Array,
+    ranks_per_node: Array,
+    intra_bandwidth: Array,
+    inter_bandwidth: Array,
+    latency: Array,
+) -> Array:
+    """Returns the seconds of an all-to-all in which each rank sends `num_bytes`, as many to each rank, itself included.
+
+    `inter_bandwidth` is what the ranks of a group have together between nodes: each of them sends there at once.
+    """
+    near, far = (ranks_per_node - 1) / ranks, (ranks - ranks_per_node) / ranks
+    sent = num_bytes * np.maximum(near / intra_bandwidth, far * ranks_per_node / inter_bandwidth)
+    return np.where(ranks > 1, latency + _fill_s(num_bytes, latency) + sent, 0.0)

@@ -99,6 +99,18 @@ class Columns(ModelColumns, LayoutColumns, DeviceColumns):
         return self.layer_parameters / self.parts("width")
 
     @property
+    def gathered_block(self) -> Array:
+        """Parameters of a block that a rank has once its shards are gathered, the mean over all: of experts those that
+        are its own.
+        """
+        return self.rank_block - self.shared_out * (1 - 1 / self.parts("experts"))
+
+    @property
+    def shared_out(self) -> Array:
+        """Parameters of a block that ranks can share out as experts, the mean over all."""
+        return self.blocks["expert_parameters"] * self.blocks["experts_share"]
+
+    @property
     def rank_table(self) -> Array:
         """Parameters of one vocabulary table on a rank."""
         return self.table_parameters / self.parts("width")
@@ -112,6 +124,12 @@ class Columns(ModelColumns, LayoutColumns, DeviceColumns):
     def tokens_per_step(self) -> Array:
         """Tokens in one optimizer step, over all ranks."""
         return self.global_batch * self.seq_len
+
+    def with_fullest(self, fullest: float) -> "Columns":
+        """Returns the columns where the fullest rank has that many times the mean of the rows that go to experts on
+        other ranks.
+        """
+        return dataclasses.replace(self, blocks={**self.blocks, "fullest": self.blocks["fullest"] * 0 + fullest})
 
     def flat(self) -> "Columns":
         """Returns a grid with one row per point; arrays that all points share stay as they are."""

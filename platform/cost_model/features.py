@@ -18,6 +18,7 @@ from platform.cost_model.engines.base import Sizes
 from platform.cost_model.evidence import device_sigma
 from platform.cost_model.hardware import PLAIN_SHARE, ClusterSpec
 from platform.cost_model.kernels import (
+    PARTS_AROUND_EXPERTS,
     activation_passes,
     checkpoint_distance,
     compiled_calls,
@@ -233,7 +234,8 @@ def _of_kernels(work: TrainingWork, layouts: LayoutArrays, architecture: str) ->
         ),
         "fused": fused,
         "fused_softmax": fused,
-        "compiled_calls": of_words(lambda word: compiled_calls(word, work.model.num_layers), "compile"),
+        "compiled_calls": of_words(lambda word: compiled_calls(word, work.model.num_layers), "compile")
+        * np.where(layouts.parts("experts") > 1, PARTS_AROUND_EXPERTS, 1.0),
         "inner_copies": of_words(copies, "compile", "mlp"),
         "activation_forward": of_words(lambda *words: passes(*words)[0], "compile", "mlp"),
         "activation_backward": of_words(lambda *words: passes(*words)[1], "compile", "mlp"),

@@ -30,6 +30,12 @@ def is_full_checkpointing(checkpointing: str) -> bool:
     return checkpointing not in ("none", "selective") and activation_budget(checkpointing) == 1
 
 
+PARTS_AROUND_EXPERTS = 5.0
+"""Calls of compiled code in a block whose experts ranks share out: attention, two norms, the router and the experts'
+activation.
+"""
+
+
 def compiled_calls(compile_: str, num_layers: int) -> float:
     """Returns `Columns.compiled_calls` for the layout's value of `compile`."""
     return {"block": 1.0, "model": 1.0 / num_layers}.get(compile_, 0.0)

@@ -33,7 +33,7 @@ def layer_seconds(columns: Columns) -> LayerSeconds:
     products, products_backward = blocks.mean(columns, lambda kind: kind.products_s(columns, tokens))
     passes, passes_backward = blocks.mean(columns, lambda kind: kind.passes_s(columns, tokens))
     again, attention_again = _again_seconds(columns, tokens, attention, products, passes)
-    weights = weight_traffic_s(columns, columns.rank_block)
+    weights = weight_traffic_s(columns, columns.gathered_block)
     return LayerSeconds(
         forward=products + attention + passes,
         backward=products_backward + attention_backward + passes_backward + weights,

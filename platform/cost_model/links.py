@@ -8,7 +8,7 @@ import dataclasses
 
 import numpy as np
 
-from platform.cost_model.collectives import all_reduce_s, gather_s, ring_bandwidth
+from platform.cost_model.collectives import all_reduce_s, exchange_s, gather_s, ring_bandwidth
 from platform.cost_model.columns import MESH, NUMBERING, Array, Columns, Mask
 from trainers.spec.layout_axes import CUTTING
 
@@ -60,6 +60,8 @@ class Ring:
     bandwidth: Array
     latency: Array
     inter_hop: Array
+    intra_bandwidth: Array
+    """Bytes per second of one rank inside its node."""
 
     @classmethod
     def along(cls, c: Columns, *degrees: str) -> "Ring":
@@ -80,11 +82,16 @@ class Ring:
             ),
             latency=np.where(spans, c.inter_latency, c.intra_latency),
             inter_hop=c.inter_hop,
+            intra_bandwidth=c.intra_bandwidth,
         )
 
     def gather_s(self, num_bytes: Array) -> Array:
         """Returns the seconds of an all-gather or reduce-scatter of `num_bytes` in total."""
         return gather_s(num_bytes, self.ranks, self.in_node, self.bandwidth, self.latency, self.inter_hop)
+
+    def exchange_s(self, num_bytes: Array) -> Array:
+        """Returns the seconds of an all-to-all in which each rank sends `num_bytes`, as many to each rank."""
+        return exchange_s(num_bytes, self.ranks, self.in_node, self.intra_bandwidth, self.bandwidth, self.latency)
 
     def all_reduce_s(self, num_bytes: Array) -> Array:
         """Returns the seconds of an all-reduce of `num_bytes`."""

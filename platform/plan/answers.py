@@ -10,6 +10,7 @@ from platform.common.builder import BuildQuestion
 from platform.common.errors import InputError, NothingFits
 from platform.common.text import count as short_count
 from platform.cost_model.hardware import ClusterSpec
+from platform.plan.balances import by_balance, parse_balances, show_balances
 from platform.plan.best_layouts import batch_hint, best_plan
 from platform.plan.goodput import elapsed
 from platform.plan.layout_table import show_plan
@@ -90,6 +91,8 @@ class Question:
             return _sizes(self, options.gpus)
         if options.sweep:
             return _networks(self, options.sweep)
+        if options.balance:
+            return _balances(self, options.balance)
         return _named_points(self) if self.space.points else _layouts(self)
 
 
@@ -158,6 +161,15 @@ def _networks(question: Question, written: str) -> Answer:
     show_networks(rows, question.tokens, console)
     entries = [{"node_gbps": row.gbit_per_s, **_size_json(row.best, question)} for row in rows]
     return {"sweep": entries}, 0 if any(row.best.planned for row in rows) else 1
+
+
+def _balances(question: Question, written: str) -> Answer:
+    rows = by_balance(question.space, question.cluster, parse_balances(written))
+    question.ready()
+    question.console.print(conditions(question.cluster), highlight=False)
+    show_balances(rows, question.tokens, question.console)
+    entries = [{"balance": row.fullest, **_size_json(row.best, question)} for row in rows]
+    return {"balances": entries}, 0 if any(row.best.planned for row in rows) else 1
 
 
 def _size_json(size: AtSize, question: Question) -> dict[str, Any]:

@@ -61,30 +61,39 @@ def best_plan(
     *,
     top: int = 10,
     taught: StudyPrior | None = None,
+    fullest: float = 1.0,
 ) -> LayoutPlan:
     """Returns the `top` layouts of the space by prediction, each at its fastest micro-batch that fits. Where none fits,
     all degrees are tried that can be.
 
-    Step times are corrected by what the study of `taught` measured; points that it measured have the measured time.
+    Step times are corrected by what the study of `taught` measured; points that it measured have the measured time. Of
+    rows for experts on other ranks the fullest rank has `fullest` times the mean.
 
     Raises:
         InputError: no layout of the space can stand on the cluster.
     """
     points = points_of(space, recipe, cluster)
     if points.layouts:
-        plan = _best_of(space, points, cluster, top, taught)
+        plan = _best_of(space, points, cluster, top, taught, fullest)
         if plan.best:
             return plan
     further = points_of(space, recipe, cluster, "all")
     if not further.layouts:
         raise InputError(_no_layout(points, space, cluster))
-    return _best_of(space, further, cluster, top, taught)
+    return _best_of(space, further, cluster, top, taught, fullest)
 
 
-def _best_of(space: Space, points: PlanPoints, cluster: ClusterSpec, top: int, taught: StudyPrior | None) -> LayoutPlan:
+def _best_of(
+    space: Space,
+    points: PlanPoints,
+    cluster: ClusterSpec,
+    top: int,
+    taught: StudyPrior | None,
+    fullest: float = 1.0,
+) -> LayoutPlan:
     """Returns the `top` layouts of `points`, which are not none, as `best_plan` does."""
     recipe = points.recipe
-    columns = points.columns(cluster)
+    columns = points.columns(cluster).with_fullest(fullest)
     prediction = predict(columns)
     projection = None
     if taught is not None:

@@ -37,6 +37,7 @@ def grown(base: ModelSpec, num_heads: int, num_layers: int) -> ModelSpec:
         num_heads=num_heads,
         num_kv_heads=max(1, num_heads // shared),
         ffn_size=round(base.ffn_size * hidden / base.hidden_size),
+        shared_ffn_size=round(base.shared_ffn_size * hidden / base.hidden_size),
         window_layers=max(1, round(base.window_layers * num_layers / base.num_layers)) if base.window else 0,
         config="",
     )

@@ -85,18 +85,23 @@ def by_network(space: Space, cluster: ClusterSpec, networks: Sequence[float]) ->
 
 
 def show_networks(rows: Sequence[AtNetwork], tokens: float, console: Console) -> None:
-    """Prints the best layout by network; in a narrow terminal layouts follow the table, by their network."""
+    """Prints the best layout by network."""
+    show_best("Gbit/s", [(row.gbit_per_s, row.best) for row in rows], tokens, console, about="Gbit/s: of a node")
+
+
+def show_best(name: str, rows: Sequence[tuple[float, AtSize]], tokens: float, console: Console, *, about: str) -> None:
+    """Prints the best layout by a number called `name`; in a narrow terminal layouts follow the table, by theirs."""
     numbered = console.width < WIDE
-    names = ("Gbit/s", "batch", "tok/s", "step s", "80 %", "days", *(() if numbered else ("layout",)))
+    names = (name, "batch", "tok/s", "step s", "80 %", "days", *(() if numbered else ("layout",)))
     table = table_of(*names, first="right")
     for column in table.columns[6:]:
         column.justify = "left"
-    for row in rows:
-        table.add_row(f"{row.gbit_per_s:g}", *_figures(row.best, tokens), *(() if numbered else (_layout(row.best),)))
+    for value, best in rows:
+        table.add_row(f"{value:g}", *_figures(best, tokens), *(() if numbered else (_layout(best),)))
     console.print(table, highlight=False)
-    for row in rows if numbered else ():
-        console.print(f"{row.gbit_per_s:>6g}  {_layout(row.best)}", highlight=False)
-    console.print(f"Gbit/s: of a node; batch: micro-batch x accumulated; {INTERVAL}", highlight=False)
+    for value, best in rows if numbered else ():
+        console.print(f"{value:>6g}  {_layout(best)}", highlight=False)
+    console.print(f"{about}; batch: micro-batch x accumulated; {INTERVAL}", highlight=False)
 
 
 def _figures(best: AtSize, tokens: float) -> tuple[str, ...]:

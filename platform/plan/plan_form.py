@@ -141,6 +141,14 @@ class SweepForm(SizeForm):
     """Gbit/s of a node."""
 
 
+@with_fields_of(TimedLayoutForm, optional=True)
+class BalanceForm(SizeForm):
+    """The best layout by how unevenly tokens choose experts."""
+
+    balance: float
+    """Rows of the fullest rank over the mean."""
+
+
 @with_fields_of(LayoutPlanForm, optional=True)
 class PointForm(TypedDict):
     """A named point of the space; figures are left out where it cannot run on these devices at all."""
@@ -258,6 +266,8 @@ class PlanForm(TypedDict):
     """`--min-nodes`: the fewest nodes."""
     sweep: NotRequired[list[SweepForm]]
     """`--sweep`: the best layout by network."""
+    balances: NotRequired[list[BalanceForm]]
+    """`--balance`: the best layout by balance."""
     batch_rampup: NotRequired[list[PhaseForm]]
     """`--batch-rampup`: the phases."""
     max_model: NotRequired[list[LargestForm]]

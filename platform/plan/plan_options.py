@@ -10,6 +10,7 @@ from platform.common.errors import InputError
 from platform.common.options import argument, config_field, json_field, markdown_field, option
 from platform.common.quantities import amount, duration
 from platform.cost_model.hardware import THIS_PROJECT
+from platform.plan.balances import parse_balances
 from platform.plan.goodput import CHECKPOINT_S, RESTART_S, Interruptions
 from platform.plan.networks import LARGEST_GBPS, SWEPT, parse_sweep, split_network
 from platform.plan.picture import check_path
@@ -27,12 +28,12 @@ _LARGEST = {
     "node_gbps": LARGEST_GBPS,
 }
 """Largest value by option; it must also be above 0 and a number."""
-_QUESTIONS = ("max_model", "min_nodes", "batch_rampup", "sweep")
+_QUESTIONS = ("max_model", "min_nodes", "batch_rampup", "sweep", "balance")
 _OF_ONE = ("gpus", "png", "micro_batch", "save_layout", "learn_from")
 """Further options of a plan of one model on one cluster."""
 _BY_SIZE = ("gpus", "min_nodes", "batch_rampup")
 """Options whose answers are for other numbers of devices too."""
-_BY_AXES = (*_BY_SIZE, "sweep")
+_BY_AXES = (*_BY_SIZE, "sweep", "balance")
 """Options whose answers need a layout for any number of devices, or any network."""
 
 
@@ -102,18 +103,16 @@ class PlanOptions:
     )
     node_gbps: float | None = option(None, metavar="GBIT/S", about="network of a node, in place of the catalogue's")
     learn_from: str | None = option(
-        None, metavar="STUDY", about="correct predictions by what a study of the model (name or path) measured"
+        None, metavar="STUDY", about="correct predictions by what a study (name or path) measured"
     )
     top: int = option(10, metavar="N", about="layouts to show (default 10)")
     device_memory_gib: float | None = option(None, metavar="GIB", about="memory cap of a device")
     gpus: str | None = option(None, metavar="COUNTS", about="days against devices: 2..3072 or 4,8,16")
-    png: Path | None = option(None, metavar="FILE", about="draw --gpus there, as the name ends: .png, .pdf or .svg")
-    save_layout: Path | None = option(
-        None, metavar="FILE", about="write the first row as a layout.json: predicted, not measured"
-    )
+    png: Path | None = option(None, metavar="FILE", about="draw --gpus there: .png, .pdf or .svg")
+    save_layout: Path | None = option(None, metavar="FILE", about="write the first row as a layout.json")
     max_model: bool = option(False, about="grow the model until one node, or each of --gpus, is full")
     micro_batch: int | None = option(None, metavar="B", about="sequences a device for --max-model")
-    min_nodes: bool = option(False, about="the fewest nodes that fit the model, and time against nodes")
+    min_nodes: bool = option(False, about="the fewest nodes that fit, and time against nodes")
     batch_rampup: str | None = option(
         None,
         metavar="PHASES",
@@ -122,7 +121,12 @@ class PlanOptions:
     sweep: str | None = option(
         None,
         metavar="node-gbps=VALUES",
-        about="the best layout by network between nodes: node-gbps=10,25,50,100,200,400, in Gbit/s of a node",
+        about="the best layout by network: node-gbps=10,100,400, in Gbit/s of a node",
+    )
+    balance: str | None = option(
+        None,
+        metavar="VALUES",
+        about="the best layout by the fullest rank's rows over the mean: 1,1.3,2",
     )
     csv: Path | None = option(None, metavar="FILE", about="write the answer's rows there too, with every digit")
     json: bool = json_field()
@@ -197,6 +201,8 @@ class PlanOptions:
         self._check_bounds()
         if self.sweep is not None:
             self._check_sweep(self.sweep)
+        if self.balance is not None:
+            parse_balances(self.balance)
         question_options = [_option(name) for name in _QUESTIONS if getattr(self, name)]
         if self.learn_from and (question_options or space.points):
             question = question_options[0] if question_options else f"the named points of {space.name}"
@@ -206,7 +212,8 @@ class PlanOptions:
         if len(question_options) > 1:
             raise InputError(f"{' and '.join(question_options)} are different questions: ask one at a time")
         if self.gpus and question_options and not self.max_model:
-            reason = "which is for one number of devices" if self.sweep else "which tries its own counts"
+            is_of_cluster = self.sweep or self.balance
+            reason = "which is for one number of devices" if is_of_cluster else "which tries its own counts"
             raise InputError(f"--gpus has no effect on {question_options[0]}, {reason}: leave it out")
         if self.micro_batch and not self.max_model:
             raise InputError("--micro-batch belongs to --max-model; --set micro_batch=N fixes it elsewhere")

@@ -101,10 +101,12 @@ def parse_counts(text: str) -> tuple[int, ...]:
 UNSURE = f"no layout fits with {100 * SURE:.0f} % probability"
 
 
-def at_size(space: Space, recipe: Recipe, cluster: ClusterSpec, taught: StudyPrior | None = None) -> AtSize:
-    """Returns the best layout on exactly this cluster."""
+def at_size(
+    space: Space, recipe: Recipe, cluster: ClusterSpec, taught: StudyPrior | None = None, *, fullest: float = 1.0
+) -> AtSize:
+    """Returns the best layout on exactly this cluster, at that balance of experts (`best_plan`)."""
     try:
-        plan = best_plan(space, recipe, cluster, top=1, taught=taught)
+        plan = best_plan(space, recipe, cluster, top=1, taught=taught, fullest=fullest)
     except InputError as error:
         return AtSize(num_devices=cluster.num_devices, planned=None, reason=str(error).partition(": ")[2])
     if not plan.best:

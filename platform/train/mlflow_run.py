@@ -115,6 +115,7 @@ class _Run:
             elif isinstance(record, Validated) and record.step > self._logged["val_loss"]:
                 # MLflow draws 320 points of each series and pairs two by step: held-out losses have an x of their own.
                 values = {"val_loss": record.loss, "val_tokens": record.tokens, "val_hours": record.train_s / 3600}
+                values |= experts_of(record)
                 metrics += [metric(key, value, now_ms, record.step) for key, value in values.items()]
                 self._logged["val_loss"] = record.step
         for first in range(0, len(metrics), _MOST_METRICS):
@@ -124,6 +125,24 @@ class _Run:
         """Closes the run."""
         with contextlib.suppress(Exception):
             self._client.set_terminated(self._id, state)
+
+
+def experts_of(record: Validated) -> dict[str, float]:
+    """Returns the series of a model's experts at a held-out loss: tokens of the fullest over the mean and experts
+    without a token, of each block and of all; none for a model without experts.
+    """
+    if not record.fullest:
+        return {}
+    of_blocks = zip(record.fullest, record.empty, strict=True)
+    return {
+        "experts_max_over_mean": max(record.fullest),
+        "experts_empty": float(sum(record.empty)),
+        **{
+            f"experts_{name}/block_{block:03d}": float(value)
+            for block, (fullest, empty) in enumerate(of_blocks)
+            for name, value in (("max_over_mean", fullest), ("empty", empty))
+        },
+    }
 
 
 def series_of(record: Steps) -> list[tuple[int, dict[str, float]]]:

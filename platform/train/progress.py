@@ -99,6 +99,8 @@ class TrainingProgress:
         ]
         if self._validated is not None:
             parts.append(f"held out {self._validated.loss:.4f}")
+            if fullest := self._validated.fullest:
+                parts.append(f"fullest expert {max(fullest):.1f} x the mean, {sum(self._validated.empty)} empty")
         if self._recent:  # none yet after a restart
             parts.append(f"{figure(self.tokens_per_s)} tokens/s")
         if remaining_tokens and self.tokens_per_s:

@@ -24,7 +24,7 @@ from platform.validate.published import modules_of, moments_of, precision_of, st
 from platform.validate.row_parts import batch_of, cluster_of_row, layout_of_row, model_of
 from platform.validate.row_software import STAGES, software_of
 from trainers.records.measurement import TIMED, Outcome
-from trainers.spec.layout_axes import DATA_PARALLEL, MODEL_PARALLEL
+from trainers.spec.layout_axes import CUTTING, DATA_PARALLEL, MODEL_PARALLEL
 from trainers.spec.model import FlopsConvention, ModelSpec
 
 GUESSED = "software not stated, taken for {} by the words of source and notes"
@@ -207,8 +207,8 @@ def _interpret(row: Row, *, measured: bool) -> PublishedRun:
         raise ValueError(f"status {row['status'] or row.get('outcome') or 'not stated'}")
     if row.get("outcome") and row["outcome"] not in set(Outcome):
         raise ValueError(f"outcome {row['outcome']!r} is not one of {', '.join(Outcome)}")
-    if (number(row, "ep") or 1) > 1:
-        raise ValueError("expert parallelism is not modelled")
+    if any((number(row, name) or 1) > 1 for name in CUTTING["experts"]):
+        raise ValueError("expert parallelism of other software is not modelled")
     model = model_of(row)
     cluster = cluster_of_row(row)
     layout = layout_of_row(row, model, cluster)

@@ -12,7 +12,7 @@ from platform.validate.row_software import data_parallelism_of, software_of, sta
 from platform.validate.rows import NEEDED
 from trainers.spec.axis import choices_of, defaults_of
 from trainers.spec.layout import Layout
-from trainers.spec.layout_axes import CUTTING, MODEL_PARALLEL, Checkpointing, Offload, num_ranks
+from trainers.spec.layout_axes import AXES, CUTTING, MODEL_PARALLEL, Checkpointing, Offload, num_ranks
 from trainers.spec.model import ModelSpec
 
 
@@ -87,7 +87,8 @@ def _degrees(row: Row) -> tuple[dict[str, float], float]:
     }
     dp = whole_number(row, "dp") or gpus / num_ranks(degrees, degrees)
     if num_ranks(degrees, degrees) * dp != gpus:
-        product = " x ".join(f"{name} {value:g}" for name, value in {**degrees, "dp": dp}.items())
+        numbering = {name: value for name, value in degrees.items() if name in AXES}
+        product = " x ".join(f"{name} {value:g}" for name, value in {**numbering, "dp": dp}.items())
         raise ValueError(f"{product} is not {gpus:g} GPUs")
     return degrees, dp
 

@@ -1,4 +1,6 @@
-"""The page of what runs beside tensor, pipeline and context parallelism, by architecture, made from engines' rules."""
+"""The page of what runs beside degrees that split the model or its experts, by architecture, made from engines'
+rules.
+"""
 
 import dataclasses
 import functools
@@ -56,9 +58,7 @@ def table() -> str:
     lines = [f"| beside it | {' | '.join(', '.join(names) for names in columns.values())} |"]
     lines.append("|---|" + "---|" * len(columns))
     lines += (f"| {', '.join(names)} | {' | '.join(cells)} |" for cells, names in rows.items())
-    introduction = (
-        "What is missing is refused before anything starts, by sentences like these (alike for tp, pp and cp):"
-    )
+    introduction = "What is missing is refused before anything starts, by sentences like these (alike for the degrees):"
     return "\n".join([*lines, "", introduction, "", *_listed(reasons)])
 
 
@@ -78,7 +78,7 @@ def _grouped(values: Mapping[str, tuple[str, ...]]) -> dict[tuple[str, ...], lis
 
 def _listed(reasons: Refusals) -> list[str]:
     """Returns the sentences as lines, the first of those that differ in degrees alone."""
-    first = {re.sub(r"\b(tp|pp|cp)\b( \d)?", "", reason): reason for reason in reversed(reasons)}
+    first = {re.sub(rf"\b({'|'.join(SPLIT_BY)})\b( \d)?", "", reason): reason for reason in reversed(reasons)}
     return [f"- {reason}" for reason in reversed(first.values())] or ["- nothing"]
 
 
@@ -167,5 +167,6 @@ def _plain_recipe(architecture: str) -> Recipe:
         max_positions=512,
         num_experts=8 if has_experts else 0,
         experts_per_token=2 if has_experts else 0,
+        shared_ffn_size=256 if "shared_ffn_size" in architecture_of(architecture).config_keys else 0,
     )
     return Recipe(model=model, seq_len=256, global_batch=64)

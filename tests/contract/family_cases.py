@@ -90,6 +90,7 @@ FAMILIES = {
         "qwen3_moe", head_width=16, ffn_size=24, num_experts=8, experts_per_token=3, norm_topk_prob=True
     ),
     "mixtral": _spec("mixtral", head_width=16, ffn_size=40, num_experts=4, experts_per_token=2),
+    "qwen2_moe": _spec("qwen2_moe", ffn_size=24, shared_ffn_size=40, num_experts=8, experts_per_token=2),
     "olmoe": _spec("olmoe", ffn_size=24, num_experts=8, experts_per_token=2),
     "gemma3_text": _spec("gemma3_text", num_layers=4, window=WINDOW, window_layers=3, head_width=16, logit_softcap=3.0),
 }
@@ -136,6 +137,8 @@ _QUICK: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("qwen3_moe", "fp32", {**_STAGE_2, "cp": 2, "dp_shard": 2, "attention": "sdpa", "experts": "grouped"}),
     ("mixtral", "fp32", {**_DDP, "pp": 2, "dp_replicate": 2, "attention": "sdpa", "experts": "grouped"}),
     ("mixtral", "fp32", {**_STAGE_3, "dp_replicate": 2, "dp_shard": 2, "attention": "sdpa", "checkpointing": "full"}),
+    ("qwen2_moe", "fp32", {**_STAGE_3, "dp_shard": 4, "ep": 2, "attention": "sdpa", "experts": "grouped"}),
+    ("qwen2_moe", "fp32", {**_DDP, "pp": 2, "dp_replicate": 2, "attention": "sdpa", "loss": "chunked"}),
     ("olmoe", "fp32", {**_DDP, "dp_replicate": 4, "attention": "sdpa", "experts": "grouped"}),
     ("gemma3_text", "bf16", {**_STAGE_2, "dp_shard": 4, "attention": "sdpa", "checkpointing": "full"}),
 )

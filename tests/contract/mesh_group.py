@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
-from tests.contract import masks
+from tests.contract import expert_faults, masks
 from tests.contract.cases import GLOBAL_BATCH
 from tests.contract.mesh_cases import MeshCase
 from trainers import data
@@ -166,10 +166,7 @@ def _pipelined_gradients(engine: Any) -> dict[str, torch.Tensor]:
 def _gradients_of(engine: Any, module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     for name, parameter in module.named_parameters():
         gradient: Any = parameter.grad
-        yield (
-            plain_name(name),
-            engine._tensor.gathered(plain_name(name), engine.gathered(gradient.detach().clone())).float(),
-        )
+        yield plain_name(name), engine.full(plain_name(name), gradient.detach().clone()).float()
 
 
 def _gather(value: Any) -> list[Any]:
@@ -209,6 +206,7 @@ def planted(fault: str) -> Generator[None, None, None]:
         "norms of queries and keys left out": lambda: _change(Qwen3RMSNorm, "forward", _without_norm_of_heads),
         "router without a gradient": lambda: _change(experts, "_route", _without_gradient),
         "experts of the next token": lambda: _change(experts, "_route", _of_next_token),
+        **expert_faults.FAULTS,
         "ALiBi by place": lambda: _change(context_parallel.ContextParallel, "__init__", _with_keys_in_order),
         "tie lost when weights are made": lambda: _change(made_weights, "materialise", _without_ties),
     }

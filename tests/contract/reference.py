@@ -201,7 +201,7 @@ def _of_today(spec: ModelSpec, sizes: dict[str, Any]) -> torch.nn.Module:
         settings |= {"head_dim": spec.head_dim}
     if spec.num_experts:
         settings |= {"num_experts_per_tok": spec.experts_per_token, "num_experts": spec.num_experts}
-        settings |= {"norm_topk_prob": spec.norm_topk_prob}
+        settings |= {"norm_topk_prob": spec.norm_topk_prob, "shared_expert_intermediate_size": spec.shared_ffn_size}
         settings |= {"intermediate_size": spec.ffn_size, "moe_intermediate_size": spec.ffn_size}
     settings |= {key: value for key, value in spec.settings.items() if key != "model_type"}
     return AutoModelForCausalLM.from_config(

@@ -8,9 +8,11 @@ import pytest
 
 from platform.cost_model.blocks.experts import COSTS
 from platform.cost_model.columns import Columns
-from platform.cost_model.hardware import BANDWIDTH_SHARE
+from platform.cost_model.features import from_points
+from platform.cost_model.hardware import BANDWIDTH_SHARE, find_cluster
 from platform.cost_model.lower_bound import lower_bound
 from platform.cost_model.memory import peak_memory, peak_parts
+from platform.cost_model.mesh import context_s
 from platform.cost_model.predict import predict
 from platform.cost_model.step_time import step_time
 from search_spaces.qwen3 import QWEN3_30B_A3B
@@ -25,6 +27,9 @@ GROUPED = Layout(
 LOOP = dataclasses.replace(GROUPED, compile="none", experts="loop")
 EAGER = dataclasses.replace(LOOP, experts="grouped")
 MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
+RECIPE = Recipe(model=QWEN3_30B_A3B, seq_len=4096, global_batch=64, routing="balanced")
+BATCH = BatchPoint(micro_batch=1, grad_accum=4)
+CLUSTER = find_cluster("2x8xH100")
 
 
 def columns_of(layout: Layout, micro_batch: int, seq_len: int = 4096, num_experts: int = 128) -> Columns:
@@ -77,3 +82,85 @@ def test_memory_counts_all_experts_and_the_rows_of_those_that_tokens_visit(layou
     )
     # Where blocks are made again, the peak may be at the loss.
     assert few <= many if checkpointing == "full" else few < many
+
+
+def shared_out(ep: int, **changes: object) -> Layout:
+    return dataclasses.replace(EAGER, ep=ep, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("micro_batch", MICRO_BATCHES)
+@pytest.mark.parametrize("checkpointing", ["none", "selective", "full"])
+def test_exchanged_rows_take_at_least_their_bytes_over_the_links(micro_batch: int, checkpointing: str) -> None:
+    layout = shared_out(8, checkpointing=checkpointing)
+    c, without = columns_of(layout, micro_batch), columns_of(dataclasses.replace(layout, ep=1), micro_batch)
+    seconds = context_s(c, c.tokens, c.full_checkpointing > 0)
+    rows = micro_batch * 4096 * 8 * 2048 * 2
+    passes = 4 if checkpointing == "none" else 6
+    assert seconds > passes * rows * 7 / 8 / c.intra_bandwidth
+    assert context_s(without, without.tokens, without.full_checkpointing > 0) == 0
+    # Twice the rows take at most twice the time.
+    twice = columns_of(layout, 2 * micro_batch)
+    assert seconds < context_s(twice, twice.tokens, twice.full_checkpointing > 0) < 2 * seconds
+
+
+def test_a_group_across_nodes_is_bound_by_the_network_of_a_node() -> None:
+    inside, across = (columns_of(shared_out(ep), 4) for ep in (8, 16))
+    near, far = (context_s(c, c.tokens, c.full_checkpointing > 0) for c in (inside, across))
+    # Half of what eight devices send leaves the node, over ports that they share.
+    sent = 4 * (8 / 16) * 8 * 4 * 4096 * 8 * 2048 * 2
+    assert far > sent / across.inter_bandwidth and far > 2 * near
+    for c in (inside, across):
+        assert predict(c).sigma >= 0.3, "nothing was measured yet"
+
+
+@pytest.mark.parametrize("ep", [2, 4, 8, 16])
+def test_ranks_that_share_experts_out_exchange_fewer_parameters_and_hold_as_many_states(ep: int) -> None:
+    for micro_batch in (1, 8):
+        undivided, shared = (columns_of(shared_out(degree), micro_batch) for degree in (1, ep))
+        assert step_time(shared).data_s < step_time(undivided).data_s
+        assert peak_parts(shared).states == pytest.approx(peak_parts(undivided).states)
+        experts = 128 * 3 * 2048 * 768
+        assert shared.gathered_block == pytest.approx(undivided.gathered_block - experts * (1 - 1 / ep))
+
+
+@pytest.mark.parametrize("changes", [{"zero_stage": 2}, {"grad_sync": "last"}, {"checkpointing": "full"}], ids=str)
+@pytest.mark.parametrize("ep", [1, 2, 8, 16])
+def test_the_bound_stays_below_what_ranks_hold_that_share_experts_out(ep: int, changes: dict[str, object]) -> None:
+    layout = shared_out(ep, **changes)
+    c = from_points([(RECIPE, layout, BATCH)], CLUSTER)
+    assert 0 < lower_bound(RECIPE, layout, BATCH).total_gib < peak_memory(c).allocated_gib
+
+
+@pytest.mark.parametrize("changes", [{"zero_stage": 2}, {"grad_sync": "last", "zero_stage": 3}], ids=str)
+def test_whole_copies_of_experts_shrink_with_the_ranks_that_share_them_out(changes: dict[str, object]) -> None:
+    peaks = [
+        float(peak_memory(from_points([(RECIPE, shared_out(ep, **changes), BATCH)], CLUSTER)).allocated_gib[0])
+        for ep in (1, 2, 4, 8, 16)
+    ]
+    assert peaks == sorted(peaks, reverse=True)
+    # Experts are 95 % of 30.5 billion parameters, of two bytes as gathered parameters, of four as summed gradients.
+    assert peaks[0] - peaks[-1] > 0.9 * 0.95 * 30.5e9 * 2 / 2**30
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+def test_an_uneven_choice_costs_ranks_that_share_experts_out_and_no_others(checkpointing: str) -> None:
+    for ep, layout in ((ep, shared_out(ep, checkpointing=checkpointing)) for ep in (1, 8)):
+        columns = [columns_of(layout, 4).with_fullest(fullest) for fullest in (1.0, 1.3, 2.0)]
+        seconds = [float(step_time(c).total_s[0]) for c in columns]
+        gib = [float(peak_memory(c).allocated_gib[0]) for c in columns]
+        assert seconds == sorted(seconds) and gib == sorted(gib)
+        if ep == 1:
+            assert seconds[0] == seconds[-1] and gib[0] == gib[-1]
+        else:
+            assert seconds[0] < seconds[1] < seconds[2] < 2 * seconds[0]
+
+
+def test_a_layout_is_predicted_alike_beside_others_that_share_experts_out() -> None:
+    layouts = [
+        shared_out(ep, **changes) for ep in (1, 2, 8) for changes in ({}, {"zero_stage": 2, "grad_sync": "every"})
+    ]
+    together = predict(from_points([(RECIPE, layout, BATCH) for layout in layouts], CLUSTER))
+    for row, layout in enumerate(layouts):
+        alone = predict(from_points([(RECIPE, layout, BATCH)], CLUSTER))
+        assert together.step.total_s[row] == pytest.approx(alone.step.total_s[0], rel=1e-12)
+        assert together.memory.needed_gib[row] == pytest.approx(alone.memory.needed_gib[0], rel=1e-12)

@@ -69,6 +69,15 @@ SPECS = {
     "mixtral": ModelSpec(
         name="mixtral", architecture="mixtral", num_kv_heads=2, num_experts=4, experts_per_token=2, **SIZES
     ),
+    "qwen2_moe": ModelSpec(
+        name="qwen2_moe",
+        architecture="qwen2_moe",
+        ffn_size=24,
+        shared_ffn_size=40,
+        num_experts=8,
+        experts_per_token=2,
+        **SIZES,
+    ),
     "olmoe": ModelSpec(name="olmoe", architecture="olmoe", ffn_size=24, num_experts=8, experts_per_token=2, **SIZES),
     "gemma3_text": ModelSpec(
         name="gemma3", architecture="gemma3_text", head_width=16, window=8, window_layers=2, logit_softcap=2.0, **SIZES

@@ -126,7 +126,7 @@ def test_the_largest_model_grows_with_the_devices(capsys: pytest.CaptureFixture[
     assert read.num_parameters / 1e9 == large["params_b"], "what search would measure"
 
 
-_SIZES = {"ffn_size": 200, "max_positions": 64, "num_experts": 8, "experts_per_token": 2}
+_SIZES = {"ffn_size": 200, "shared_ffn_size": 96, "max_positions": 64, "num_experts": 8, "experts_per_token": 2}
 
 
 @pytest.mark.parametrize("architecture", architectures.names())

@@ -124,6 +124,7 @@ def _plans(capsys: pytest.CaptureFixture[str]) -> Printed:
         ["gpt2", "--cluster", "8xA100-80GB", "--min-nodes"],
         ["gpt2", "--cluster", "8xH100", "--batch-rampup", "64,128"],
         ["gpt2", "--cluster", "8xH100", "--max-model"],
+        ["qwen3_30b_a3b", "--cluster", "8xH100", "--balance", "1,2"],
         ["bloom7b", "--cluster", "1xA100-40GB", "--set", "engine=ddp,fsdp", "--set", "optimizer=adamw,adafactor"],
         ["gpt2", "--cluster", "8xH100", "--set", "global_batch=512,3"],
         ["bloom7b_kinds", "--cluster", "2xH200", "--device-memory-gib", "60"],

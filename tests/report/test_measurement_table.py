@@ -65,7 +65,7 @@ def test_what_the_cells_of_a_measurement_say(tmp_path: Path) -> None:
         "source": "study made-up", "url_or_repo_path": "journal.jsonl", "gpus": "4", "dp": "4", "strategy": "fsdp",
         "engine": "fsdp", "micro_batch": "2", "grad_accum": "64", "global_batch": "512", "status": "ok",
         "outcome": "ok", "cap_gib": "70.0", "peak_reserved_gib": "66.5", "tokens_per_s_per_gpu": "10000.0",
-        "derived": "iter_time_s;tokens_per_s_per_gpu;tflops_per_gpu;mfu;hfu", "compile_s": "12.5", "ep": "",
+        "derived": "iter_time_s;tokens_per_s_per_gpu;tflops_per_gpu;mfu;hfu", "compile_s": "12.5", "ep": "1",
     }  # fmt: skip
     assert {name: row[name] for name in cells} == cells
     figures = {

@@ -63,9 +63,9 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "qwen3_moe": {**_EXPERTS, "moe_intermediate_size": 32, "norm_topk_prob": True, "head_dim": 16},
     "mixtral": {"num_local_experts": 8, "num_experts_per_tok": 2},
     "olmoe": _EXPERTS,
+    "qwen2_moe": {**_EXPERTS, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 48},
 }
 REFUSED = {
-    "qwen2_moe": "shared_expert_intermediate_size",
     "gpt_oss": "num_local_experts",
     "deepseek_v3": "kv_lora_rank",
 }
@@ -111,7 +111,7 @@ def test_a_configuration_becomes_a_space_of_that_model(kind: str, tmp_path: Path
 def test_another_mixture_of_experts_is_refused_by_its_key(kind: str, tmp_path: Path) -> None:
     config_of(kind).save_pretrained(tmp_path)
     with pytest.raises(
-        ValueError, match=f"^{REFUSED[kind]} of .* in models of mixtral, olmoe, qwen3_moe only"
+        ValueError, match=f"^{REFUSED[kind]} of .* in models of mixtral, olmoe, qwen2_moe, qwen3_moe only"
     ) as raised:
         search_spaces.load(str(tmp_path))
     assert "\n" not in str(raised.value)

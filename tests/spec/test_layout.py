@@ -70,6 +70,7 @@ def test_an_axis_off_its_default_changes_the_label_or_the_words_of_its_engine() 
         "tp": 2,
         "pp": 2,
         "cp": 2,
+        "ep": 2,
         "virtual": 2,
         "grad_sync": "every",
         "checkpointing": "every_2",

@@ -35,6 +35,7 @@ CPUS = Cluster(device_kind="cpu", device="a processor", device_memory_gib=4, dev
 DDP: dict[str, Any] = {"engine": "ddp", "zero_stage": 0, "dp_shard": 1, "dp_replicate": 2}
 GRAPHS: dict[str, Any] = {**DDP, "cuda_graphs": "on"}
 GROUPED_BLOCKS: dict[str, Any] = {"experts": "grouped", "compile": "block"}
+SHARED_OUT: dict[str, Any] = {"experts": "grouped", "ep": 2}
 ZERO_1 = {"engine": "deepspeed", "zero_stage": 1}
 OLD = dataclasses.replace(GPUS, device="Tesla V100", capability=(7, 0))
 
@@ -299,6 +300,23 @@ def test_nothing_that_the_contract_runs_is_refused(monkeypatch: pytest.MonkeyPat
         ({"model": MOE}, {**GRAPHS, "experts": "grouped"}, GPUS, "CUDA graphs were not tried with experts: choose"),
         ({"model": MOE, "compression": "powersgd_4"}, DDP, GPUS, "the gradients of all experts of a block as one"),
         ({"model": MOE, "routing": "balanced"}, {"dp_shard": 1, "cp": 2}, GPUS, "by a token's place in its sequence"),
+        ({}, {"ep": 2}, GPUS, "ep 2 is of a model with experts, gpt2 has none: choose ep 1"),
+        ({"model": MOE}, SHARED_OUT | {"experts": "loop"}, GPUS, "got ep 2 and experts loop: choose experts grouped"),
+        (
+            {"model": MOE},
+            SHARED_OUT | {"compile": "block", "checkpointing": "selective"},
+            GPUS,
+            "got ep 2, compile block and checkpointing selective: choose none or full",
+        ),
+        (
+            {"model": dataclasses.replace(MOE, num_experts=5)},
+            SHARED_OUT,
+            GPUS,
+            "ep 2 does not divide the 5 experts of a block of moe: choose a",
+        ),
+        ({"model": MOE}, SHARED_OUT | {"ep": 4}, GPUS, "ep 4 groups the 2 ranks that share one copy of the model"),
+        ({"model": MOE}, {**DDP, "experts": "grouped", "ep": 2}, GPUS, "engine fsdp has it, got ep 2: set it to 1"),
+        ({"model": MOE}, SHARED_OUT | {"reshard": 2}, GPUS, "reshard must divide dp_shard and be less"),
         (
             {"model": EVEN_MOE},
             {"dp_shard": 1, "tp": 2},

@@ -1,6 +1,7 @@
 """A checkpoint as a transformers folder, and a training that begins with one."""
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,7 @@ def test_experts_that_a_folder_lacks_or_has_beside_are_named(tmp_path: Path) -> 
         for expert in range(spec.num_experts)
         for matrix in (1, 2, 3)
     } | {
-        name.replace("mlp.gate", "block_sparse_moe.gate"): torch.zeros(parameter.shape)
+        name.replace("mlp.gate", "block_sparse_moe.gate"): torch.ones(parameter.shape)
         for name, parameter in module.named_parameters()
         if ".experts." not in name
     }
@@ -136,6 +137,17 @@ def test_experts_that_a_folder_lacks_or_has_beside_are_named(tmp_path: Path) -> 
     more = f"model.layers.0.{end.format(spec.num_experts, 2)}"
     save_file({**tensors, more: tensors[last].clone()}, file)
     with pytest.raises(ValueError, match=rf"experts\.down_proj has shape \[{spec.num_experts + 1}, "):
+        initial_weights.WeightFiles(tmp_path).check(module)
+
+
+def test_a_router_of_zeros_is_refused(tmp_path: Path) -> None:
+    module = build(FAMILIES["olmoe"], attention="eager").module
+    tensors = {name: torch.ones(parameter.shape) for name, parameter in module.named_parameters()}
+    save_file(tensors, tmp_path / "model.safetensors")
+    initial_weights.WeightFiles(tmp_path).check(module)
+    router = "model.layers.1.mlp.gate.weight"
+    save_file({**tensors, router: torch.zeros_like(tensors[router])}, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match=rf"the router {re.escape(router)} is all zeros in .*: give a folder"):
         initial_weights.WeightFiles(tmp_path).check(module)
 
 

@@ -59,14 +59,18 @@ def test_checkpoints_cross_every_split_of_the_model(folder: Path, outcomes: list
 
 
 def test_losses_and_held_out_losses_are_those_of_the_whole_model(folder: Path, outcomes: list[str]):
-    undivided, split = _records(folder / "whole"), _records(folder / "split")
-    for kind, name, number in ((Steps, "losses", 12), (Steps, "grad_norms", 12), (Validated, "loss", 4)):
-        curves = [
-            [value for record in records if isinstance(record, kind) for value in _values(record, name)]
-            for records in (undivided, split)
-        ]
-        assert len(curves[0]) == number
-        assert curves[1] == pytest.approx(curves[0], rel=1e-4), name
+    undivided, split = losses_of(folder / "whole"), losses_of(folder / "split")
+    assert [len(curve) for curve in undivided] == [12, 12, 4]
+    for curve, expected in zip(split, undivided, strict=True):
+        assert curve == pytest.approx(expected, rel=1e-4)
+
+
+def losses_of(folder: Path) -> list[list[float]]:
+    """Returns a training's losses, gradient norms and held-out losses, those of steps done twice once."""
+    return [
+        [value for record in _records(folder) if isinstance(record, kind) for value in _values(record, name)]
+        for kind, name in ((Steps, "losses"), (Steps, "grad_norms"), (Validated, "loss"))
+    ]
 
 
 def _values(record: Record, name: str) -> tuple[float, ...]:

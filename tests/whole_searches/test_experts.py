@@ -1,4 +1,6 @@
-"""A search of a model with experts on two CPU workers: both ways to compute them, forced balance and a learned gate."""
+"""A search of a model with experts on CPU workers: both ways to compute them, ranks that share them out, forced balance
+and a learned gate.
+"""
 
 from pathlib import Path
 
@@ -10,8 +12,9 @@ from tests.whole_searches.studies import ANSWERED, RAN, Run, start
 pytestmark = [pytest.mark.ray, pytest.mark.search, pytest.mark.heavy]
 
 
-def test_qwen3_30b_a3b_is_searched_and_gated_on_its_miniature(tmp_path: Path) -> None:
-    options = ("--name", "experts", "--steps", "4", "--repeats", "1")
+@pytest.mark.parametrize("workers", ["2", "4"])
+def test_qwen3_30b_a3b_is_searched_and_gated_on_its_miniature(workers: str, tmp_path: Path) -> None:
+    options = ("--gpus", workers, "--name", "experts", "--steps", "4", "--repeats", "1", "--searcher", "sweep")
     with start(tmp_path, "experts", 1, "qwen3_30b_a3b", *options) as session:
         session_end = session.end()
     assert session_end.code in ANSWERED, session_end.err
@@ -22,6 +25,7 @@ def test_qwen3_30b_a3b_is_searched_and_gated_on_its_miniature(tmp_path: Path) ->
     assert (model.num_experts, model.experts_per_token, of_recipe.recipe.routing) == (8, 2, "balanced")
     ran = {measurement.layout.experts for measurement in run.measured if measurement.outcome in RAN}
     assert ran == {"grouped", "loop"}
+    assert {measurement.layout.ep for measurement in run.measured if measurement.outcome in RAN} == {1, 2}
     assert "forced balance" in {caveat.name for caveat in of_recipe.caveats}
     assert "Forced balance: " in session_end.out
     if of_recipe.winner is not None:

@@ -5,6 +5,7 @@ gradients through collectives that write into a tensor (`dist.all_gather_into_te
 tensors that wait for their collective by themselves (`AsyncCollectiveTensor`).
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -45,6 +46,27 @@ def take_part(tensor: torch.Tensor, dim: int, group: Any) -> torch.Tensor:
     """Returns this rank's part along `dim` of a tensor that all ranks hold alike; gradients are gathered."""
     apply: Any = _TakePart.apply
     return apply(tensor, dim, group)
+
+
+def exchange(tensor: torch.Tensor, sent: Sequence[int], received: Sequence[int], group: Any) -> torch.Tensor:
+    """Returns the rows that the ranks sent this one, in their order; `sent` counts this rank's rows for each of them,
+    in the tensor's order, `received` theirs. Gradients go back the same way.
+    """
+    apply: Any = _Exchange.apply
+    return apply(tensor, sent, received, group)
+
+
+class _Exchange(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, tensor: torch.Tensor, sent: Sequence[int], received: Sequence[int], group: Any
+    ) -> torch.Tensor:
+        ctx.sent, ctx.received, ctx.group = sent, received, group
+        return _exchanged(tensor, sent, received, group)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return _exchanged(grad_outputs[0], ctx.received, ctx.sent, ctx.group), None, None, None
 
 
 class _Gather(torch.autograd.Function):
@@ -91,6 +113,13 @@ class _TakePart(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         return _gathered(grad_outputs[0], ctx.dim, ctx.group), None, None
+
+
+def _exchanged(tensor: torch.Tensor, sent: Sequence[int], received: Sequence[int], group: Any) -> torch.Tensor:
+    with exchanging(group):
+        return _ops.wait_tensor(
+            _ops.all_to_all_single(tensor.contiguous(), list(received), list(sent), group.group_name)
+        )
 
 
 def _gathered(tensor: torch.Tensor, dim: int, group: Any) -> torch.Tensor:

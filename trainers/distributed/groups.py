@@ -3,6 +3,7 @@
 import functools
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -45,26 +46,56 @@ class Mesh:
 
         Ranks of one context-parallel group hold the same weights and different tokens, as data-parallel ranks do.
         """
-        shard = self.group("dp_shard", "cp")
+        return self._shards_of(self.group("dp_shard", "cp"), torch.tensor(self._ranks("dp_shard", "cp")))
+
+    def expert_group(self) -> Any:
+        """Returns the process group of `ep` neighbours among the ranks of a shard group, which share out experts."""
+        return self._within_shards("ep", lambda ranks: ranks.view(-1, self.size("ep")))
+
+    def expert_shards(self) -> DeviceMesh:
+        """Returns the mesh of FSDP2, as that of `shards`, over the ranks that have the same experts as this one."""
+        size = self.size("ep")
+        group = self._within_shards("dp_shard of experts", lambda ranks: ranks.view(-1, size).T)
+        ranks = torch.tensor(self._ranks("dp_shard", "cp"))
+        return self._shards_of(group, ranks[ranks.tolist().index(dist.get_rank()) % size :: size])
+
+    def _shards_of(self, group: Any, ranks: torch.Tensor) -> DeviceMesh:
+        """Returns the mesh of FSDP2 whose shards lie on the `ranks` of `group`, and on as many in each replica."""
         if self.size("dp_replicate") == 1:
-            return DeviceMesh.from_group(shard, self._device_type, mesh_dim_names=("dp_shard",))
-        ranks = self._ranks("dp_replicate", "dp_shard", "cp")
+            return DeviceMesh.from_group(group, self._device_type, mesh_dim_names=("dp_shard",))
+        replicas = torch.tensor(self._ranks("dp_replicate"))
         return DeviceMesh.from_group(
-            [self.group("dp_replicate"), shard],
+            [self.group("dp_replicate"), group],
             self._device_type,
-            mesh=torch.tensor(ranks).view(self.size("dp_replicate"), -1),
+            mesh=replicas[:, None] + (ranks - dist.get_rank()),
             mesh_dim_names=("dp_replicate", "dp_shard"),
         )
 
+    def _within_shards(self, name: str, divide: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+        """Returns the process group `name` of this rank; `divide` cuts the ranks of a shard group into rows."""
+        key = (name,)
+        if key not in self._groups:
+            rows = [divide(torch.tensor(ranks)).tolist() for ranks in self._by_place(("dp_shard", "cp"))]
+            self._groups[key] = self._new_group([row for group_rows in rows for row in group_rows], name)
+        return self._groups[key]
+
     def _make_group(self, axes: tuple[str, ...]) -> Any:
-        if self.size(*axes) == dist.get_world_size():
-            return dist.group.WORLD
+        return self._new_group(self._by_place(axes), "+".join(axes))
+
+    def _by_place(self, axes: tuple[str, ...]) -> list[list[int]]:
+        """Returns the ranks of each group along `axes`."""
         by_place: dict[tuple[int, ...], list[int]] = {}
         for rank in range(dist.get_world_size()):
             coordinates = self._layout.coordinates(rank)
             by_place.setdefault(tuple(coordinates[axis] for axis in AXES if axis not in axes), []).append(rank)
+        return list(by_place.values())
+
+    @staticmethod
+    def _new_group(ranks: list[list[int]], name: str) -> Any:
+        if len(ranks) == 1:
+            return dist.group.WORLD
         # A profiler's trace of a GPU shows this description with each collective of the group.
-        own_group, _ = dist.new_subgroups_by_enumeration(list(by_place.values()), group_desc="+".join(axes))
+        own_group, _ = dist.new_subgroups_by_enumeration(ranks, group_desc=name)
         return own_group
 
     def _ranks(self, *axes: str) -> list[int]:

@@ -12,6 +12,7 @@ from trainers.engines.settings import set_host_threads, set_matmul_precision, st
 from trainers.kernels.sdpa import leave_out_wrong_kernels
 from trainers.marks.step import Marks, StepPhase, StepResult
 from trainers.mesh.context_parallel import ContextParallel
+from trainers.mesh.expert_parallel import ExpertParallel
 from trainers.mesh.tensor_parallel import TensorParallel
 from trainers.models import weights
 from trainers.models.model import Model, build
@@ -34,6 +35,7 @@ class AccumulatingEngine(abc.ABC):
         self._mesh = Mesh(layout, device.type)
         models = self._build()
         self._tensor = TensorParallel(models, self._mesh)
+        self._experts = ExpertParallel(models, self._mesh)
         self._context = ContextParallel(
             models,
             self._mesh,
@@ -80,7 +82,7 @@ class AccumulatingEngine(abc.ABC):
             std=self.recipe.model.init_std,
             device=self.device,
             dtype=dtype or state_dtype(self.recipe),
-            cut=self._tensor.cut,
+            cut=lambda name, full: self._experts.cut(name, self._tensor.cut(name, full)),
             norm_start=self.recipe.model.norm_start,
         )
 

@@ -17,6 +17,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from trainers.distributed.state import StateTensor, TensorPart
 from trainers.engines.settings import dtype_name, half_dtype, matmul_precision, state_dtype
 from trainers.engines.torch_engine import ShardedScaler, TorchEngine
+from trainers.mesh.expert_parallel import experts_of
 from trainers.models import float8
 from trainers.models.model import Model
 from trainers.spec.engines.engine_axis import axes_of_engine
@@ -24,7 +25,8 @@ from trainers.spec.engines.fsdp import FsdpAxis
 
 
 class FsdpEngine(TorchEngine):
-    """Runs FSDP2 with one unit a block, and one for what is outside the blocks (embeddings, last norm, head).
+    """Runs FSDP2 with one unit a block, and one for what is outside the blocks (embeddings, last norm, head). Experts
+    that ranks share out are a unit of their own in their block, laid out over the ranks that have the same ones.
 
     Stage 3 frees a block's parameters after its forward pass and gathers them again for the backward pass; stage 2
     keeps them, from one micro-step to the next too. The outer unit is kept in both, since the backward pass begins with
@@ -43,6 +45,7 @@ class FsdpEngine(TorchEngine):
     def lay_out(self, model: Model) -> nn.Module:
         recipe, layout = self.recipe, self.layout
         mesh = self._mesh.shards()
+        apart = self._mesh.expert_shards() if self._experts.size > 1 else None
         policy = MixedPrecisionPolicy(param_dtype=half_dtype(recipe), reduce_dtype=state_dtype(recipe))
         units: tuple[Any, ...] = model.units
         offload = (
@@ -57,6 +60,8 @@ class FsdpEngine(TorchEngine):
             options = {} if unit is model.module else wrapping
             if unit is not model.module:
                 float8.convert(unit, recipe, self.device, gathered=True)
+                for _, experts in experts_of(model, unit) if apart is not None else ():
+                    fully_shard(experts, mesh=apart, mp_policy=policy, offload_policy=offload, **options)
             fully_shard(unit, mesh=mesh, mp_policy=policy, offload_policy=offload, **options)
         for axis in self._axes.values():
             axis.lay_out(units, layout)
@@ -176,9 +181,9 @@ def _local(parameter: DTensor) -> torch.Tensor:
 
 
 def _groups(model: Model) -> Iterator[Any]:
-    """Yields the parameters that FSDP2 gathers together, unit by unit; a pipeline's stage may have none outside its
-    blocks.
+    """Yields the parameters that FSDP2 gathers together, unit by unit, those of a block before those of its experts; a
+    pipeline's stage may have none outside its blocks.
     """
-    for unit in (*model.units, model.module):
-        if (group := cast(Any, unit)._get_fsdp_state()._fsdp_param_group) is not None:
+    for module in model.module.modules():
+        if isinstance(module, FSDPModule) and (group := module._get_fsdp_state()._fsdp_param_group) is not None:
             yield group

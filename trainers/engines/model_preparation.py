@@ -22,12 +22,13 @@ from trainers.kernels.compiled import (
     is_compiled,
     set_activation_budget,
 )
-from trainers.kernels.experts import experts_in_effect, routing_in_effect
+from trainers.kernels.experts import compile_activation, experts_in_effect, routing_in_effect
 from trainers.kernels.family import family_kernels
 from trainers.kernels.head import loss_in_effect, use_loss_head
 from trainers.kernels.mlp import FusedMlp
 from trainers.models.model import Model, attention_in_effect, set_factor
 from trainers.spec.architectures import architecture_of
+from trainers.spec.architectures.with_experts import WithExperts
 from trainers.spec.layout import Layout
 
 _OPS: Any = torch.ops
@@ -56,7 +57,8 @@ def prepare(model: Model, layout: Layout) -> Model:
     """Gives the model the layout's loss, checkpointing and compiling, in place; returns it with its new units.
 
     Compiled code holds the checkpoint inside, torch's supported order: its partitioner then knows what is made again. A
-    model compiled whole takes its loss along, and so does one whose vocabulary is cut over ranks.
+    model compiled whole takes its loss along, and so does one whose vocabulary is cut over ranks. Around experts that
+    ranks share out, whose rows no graph can hold, the parts of a block are compiled, and the checkpoint is outside.
     """
     set_activation_budget(layout.activation_budget)
     if layout.mlp != "plain":
@@ -79,11 +81,34 @@ def prepare(model: Model, layout: Layout) -> Model:
             parent, _, key = name.rpartition(".")
             setattr(model.module.get_submodule(parent), key, unit)
         if layout.compile == "block":
-            compile_forward(unit)
+            if layout.parts("experts") > 1:
+                _compile_around_experts(model, block)
+            else:
+                compile_forward(unit)
         units.append(unit)
     if layout.compile == "model":
         compile_forward(model.module)
     return dataclasses.replace(model, units=tuple(units))
+
+
+def _compile_around_experts(model: Model, block: nn.Module) -> None:
+    family = architecture_of(model.spec.architecture)
+    assert isinstance(family, WithExperts)
+    for part in _around_experts(model, block):
+        compile_forward(part)
+    compile_activation(block.get_submodule(family.experts))
+
+
+def _around_experts(model: Model, block: nn.Module) -> tuple[nn.Module, ...]:
+    """Returns the parts of a block outside of its experts: attention, norms, the router and what else stands beside
+    experts; none of a block without.
+    """
+    family = architecture_of(model.spec.architecture)
+    if not isinstance(family, WithExperts):
+        return ()
+    experts = block.get_submodule(family.experts)
+    around = block.get_submodule(family.experts.rpartition(".")[0])
+    return tuple(part for parent in (block, around) for part in parent.children() if part not in (around, experts))
 
 
 def kernels_in_effect(models: Sequence[Model], layout: Layout) -> dict[str, str | float | None]:
@@ -115,7 +140,11 @@ def _checkpointed(block: nn.Module, layout: Layout) -> nn.Module:
     settings: dict[str, Any] = {"preserve_rng_state": False}
     if layout.checkpointing == "selective":
         settings["context_fn"] = _selective_contexts
-    elif layout.compile == "block" and layout.parts("width") * layout.parts("tokens") > 1:
+    elif (
+        layout.compile == "block"
+        and layout.parts("experts") == 1
+        and layout.parts("width") * layout.parts("tokens") > 1
+    ):
         settings["context_fn"] = _repeating_contexts
     return checkpoint_wrapper(block, checkpoint_impl=CheckpointImpl.NO_REENTRANT, **settings)
 
@@ -207,5 +236,9 @@ def _compile_in_effect(models: Sequence[Model], units: Sequence[nn.Module]) -> s
     """
     if any(is_compiled(model.module) for model in models):
         return "model"
-    count = sum(map(is_compiled, units))
+    blocks = ((model, block) for model in models for block in model.blocks)
+    count = sum(
+        is_compiled(unit) or (bool(parts := _around_experts(*place)) and all(map(is_compiled, parts)))
+        for unit, place in zip(units, blocks, strict=True)
+    )
     return {0: "none", len(units): "block"}.get(count, f"{count} of {len(units)} blocks") if units else None

@@ -134,6 +134,12 @@ class TorchEngine(AccumulatingEngine):
         """Returns the full tensor behind a local or sharded one: itself, unless an engine shards."""
         return tensor
 
+    def full(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """Returns all of a tensor like the parameter `name` of the plain model, of which this rank may have a part; a
+        collective.
+        """
+        return self._tensor.gathered(name, self._experts.gathered(name, self.gathered(tensor)))
+
     def precision_in_effect(self) -> str:
         """Returns the type of products, under the names of `Recipe.compute_precision`, by making one."""
         with self.computing():
@@ -180,6 +186,7 @@ class TorchEngine(AccumulatingEngine):
             assert self._tied.grad is not None
             self._pipeline.sum_tied(self._tied.grad)
         self._tensor.sum_replicated(self._named_gradients(), self.device)
+        self._experts.average(self._named_gradients())
         if self._scaler is not None:
             self._scaler.unscale_(self._optimizer)
         norm = self._clip(self.recipe.grad_clip or float("inf"))
@@ -263,7 +270,7 @@ class TorchEngine(AccumulatingEngine):
             tied = self._pipeline if stepped is self._tied else None
             plain = name if tied is None else tied.tied_name
             for key, part in named_tensors(plain, weight, optimizer_state(self._optimizer, stepped), place):
-                tensors[key] = self._tensor.placed(plain, part)
+                tensors[key] = self._tensor.placed(plain, self._experts.placed(plain, part))
                 if tied is not None:
                     tensors[key] = tensors[key].doubled(second=tied.has_second_copy)
         return tensors
@@ -286,6 +293,7 @@ class TorchEngine(AccumulatingEngine):
             "grad_clip": self.recipe.grad_clip,
             "tp": self._tensor.in_effect(self._models),
             "cp": self._context.in_effect(self._models),
+            "ep": self._experts.in_effect(self._models),
             "attention_mask": self._context.mask_in_effect(self._models),
             **kernels_in_effect(self._models, self.layout),
             **(self._pipeline.in_effect() if self._pipeline is not None else {}),
@@ -296,7 +304,7 @@ class TorchEngine(AccumulatingEngine):
         def full_weights(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
             for name, parameter in module.named_parameters():
                 plain = plain_name(name)
-                yield plain, self._tensor.gathered(plain, self.gathered(parameter.detach()))
+                yield plain, self.full(plain, parameter.detach())
 
         return full_weights(self._modules[0]) if self._pipeline is None else self._pipeline.named_weights(full_weights)
 

@@ -27,8 +27,8 @@ def compile_forward(module: nn.Module) -> None:
     module.forward = static(module.forward)
 
 
-def static(function: Callable[..., Any]) -> Any:
-    """Returns `function` compiled, a graph for each shape.
+def static(function: Callable[..., Any], *, any_size: bool = False) -> Any:
+    """Returns `function` compiled, a graph for each shape, or one for shapes of `any_size`.
 
     `fullgraph`: a graph break or one graph too many raises; without it dynamo would go on in eager mode.
     """
@@ -37,7 +37,7 @@ def static(function: Callable[..., Any]) -> Any:
     dynamo.recompile_limit = _MAX_GRAPHS
     # DDP's own splitting of graphs at its buckets knows no FlexAttention and no checkpoint, and a block is small.
     dynamo.optimize_ddp = False
-    return torch.compile(function, dynamic=False, fullgraph=True, backend=BACKEND)
+    return torch.compile(function, dynamic=any_size, fullgraph=True, backend=BACKEND)
 
 
 def set_activation_budget(share: float) -> None:

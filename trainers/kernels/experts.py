@@ -1,24 +1,30 @@
 """Experts of transformers' models: the products of their rows, grouped or expert by expert, and which token goes where.
 
 A family's own loop (`eager`) stays the plain way. The grouped way sorts a micro-batch's rows by expert and multiplies
-all of them at once (`torch.nn.functional.grouped_mm`), which knows no autocast, so its inputs are cast here.
+all of them at once (`torch.nn.functional.grouped_mm`), which knows no autocast, so its inputs are cast here. Where
+ranks share out experts, each sends the rows to the ranks that have theirs, and gets back what these make of them.
 """
 
 import contextlib
 import types
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from trainers.distributed.collectives import exchange
+from trainers.kernels.compiled import static
 from trainers.spec.architectures.with_experts import WithExperts
 from trainers.spec.layout_axes import Experts
 
 _NAMES: dict[Experts, str] = {"loop": "eager", "grouped": "grouped_rows"}
 """The name of each way in transformers' registry."""
 _BALANCED = "balanced_experts"
+_GROUP = "group_of_experts"
+_COUNTED = "tokens_of_experts"
+_ACTIVATION = "compiled_activation"
 
 
 def use_experts(
@@ -41,6 +47,22 @@ def use_experts(
         if router.is_balanced:
             table = _balanced(balanced_tokens, router.num_experts, router.top_k, seed=index)
             router.register_buffer(_BALANCED, table, persistent=False)
+
+
+def share_out(experts: nn.Module, group: Any) -> None:
+    """Makes a block's experts compute the rows that the ranks of `group` send them, of which each has as many experts;
+    its parameters are to be this rank's.
+    """
+    setattr(experts, _GROUP, group)
+
+
+def compile_activation(experts: nn.Module) -> None:
+    """Compiles what a block's experts compute between their products, for any number of rows."""
+    setattr(experts, _ACTIVATION, static(_activated, any_size=True))
+
+
+def _group_of(experts: nn.Module) -> Any:
+    return getattr(experts, _GROUP, None)
 
 
 def experts_in_effect(config: Any) -> str:
@@ -71,6 +93,21 @@ def learned_routing(modules: Iterable[nn.Module]) -> Generator[None, None, None]
             router.is_balanced = True
 
 
+@contextlib.contextmanager
+def counted_tokens(modules: Iterable[nn.Module], device: torch.device) -> Generator[list[Tensor], None, None]:
+    """Gives the number of tokens that go to each expert, int64 [experts] for each router among `modules`, which grows
+    with each pass within on the device.
+    """
+    routers = list(_routers(modules))
+    try:
+        for router in routers:
+            setattr(router, _COUNTED, torch.zeros(router.num_experts, dtype=torch.int64, device=device))
+        yield [getattr(router, _COUNTED) for router in routers]
+    finally:
+        for router in routers:
+            delattr(router, _COUNTED)
+
+
 def _routers(modules: Iterable[nn.Module]) -> Iterator[Any]:
     return (module for module in modules if hasattr(module, "is_balanced"))
 
@@ -97,6 +134,8 @@ def _route(self: Any, hidden_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     if self.is_balanced:
         table = getattr(self, _BALANCED)
         chosen = table.repeat(-(-len(rows) // len(table)), 1)[: len(rows)]
+    if (tokens := getattr(self, _COUNTED, None)) is not None:
+        tokens.scatter_add_(0, chosen.flatten(), torch.ones_like(chosen.flatten()))
     return scores, weights, chosen
 
 
@@ -109,11 +148,39 @@ def _grouped(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weight
     every = torch.arange(self.num_experts, device=order.device)
     ends = torch.searchsorted(of_rows, every, right=True, out_int32=True)
     rows = _permuted(hidden_states.to(dtype), order, places, chosen)
-    gate, up = F.grouped_mm(rows, self.gate_up_proj.to(dtype).transpose(1, 2), offs=ends).chunk(2, dim=-1)
-    inner = self.act_fn(gate) * up
-    outputs = F.grouped_mm(inner, self.down_proj.to(dtype).transpose(1, 2), offs=ends)
-    of_tokens = _permuted(outputs, places, order, 1).view(num_tokens, chosen, -1)
+    outputs = _products(self, rows, ends) if _group_of(self) is None else _sent(self, rows, ends)
+    of_tokens = _permuted(outputs, places, order, 1).view(num_tokens, chosen, hidden_states.shape[-1])
     return (of_tokens * top_k_weights.to(dtype)[..., None]).sum(dim=1).to(hidden_states.dtype)
+
+
+def _products(self: Any, rows: Tensor, ends: Tensor) -> Tensor:
+    """Returns what the experts make of their rows, which are in the experts' order and end at `ends`."""
+    outer = F.grouped_mm(rows, self.gate_up_proj.to(rows.dtype).transpose(1, 2), offs=ends)
+    inner = getattr(self, _ACTIVATION, _activated)(self.act_fn, outer)
+    return F.grouped_mm(inner, self.down_proj.to(rows.dtype).transpose(1, 2), offs=ends)
+
+
+def _activated(activation: Callable[[Tensor], Tensor], outer: Tensor) -> Tensor:
+    gate, up = outer.chunk(2, dim=-1)
+    return activation(gate) * up
+
+
+def _sent(self: Any, rows: Tensor, ends: Tensor) -> Tensor:
+    """Returns what experts on all ranks of the group make of this rank's rows, as `_products` does.
+
+    Rows come from each rank in its experts' order. The host reads once how many there are.
+    """
+    group = _group_of(self)
+    counts = ends.diff(prepend=ends.new_zeros(1)).view(group.size(), -1)
+    of_ranks = exchange(counts, [1] * len(counts), [1] * len(counts), group)
+    sent, received = torch.stack((counts.sum(dim=1), of_ranks.sum(dim=1))).tolist()
+    every = torch.arange(counts.shape[1], device=rows.device).repeat(len(counts))
+    experts = every.repeat_interleave(of_ranks.flatten(), output_size=sum(received))
+    order = experts.argsort(stable=True)
+    places = order.argsort()
+    own_rows = _permuted(exchange(rows, sent, received, group), order, places, 1)
+    outputs = _products(self, own_rows, of_ranks.sum(dim=0).cumsum(dim=0, dtype=torch.int32))
+    return exchange(_permuted(outputs, places, order, 1), received, sent, group)
 
 
 def _autocast_dtype(tensor: Tensor) -> torch.dtype | None:
@@ -144,4 +211,5 @@ class _Permuted(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
         (places,) = ctx.saved_tensors
         of_copies = gradients[0][places]
-        return of_copies.view(-1, ctx.copies, of_copies.shape[-1]).sum(dim=1), None, None, None
+        of_rows = of_copies.view(len(places) // ctx.copies, ctx.copies, of_copies.shape[-1])
+        return of_rows.sum(dim=1), None, None, None

@@ -239,6 +239,10 @@ class Validated:
     loss: float
     train_s: float
     wall_s: float
+    fullest: tuple[float, ...] = ()
+    """Held-out tokens of each block's fullest expert, over the mean of its experts; none in models without experts."""
+    empty: tuple[int, ...] = ()
+    """Experts of each block to which no held-out token goes."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

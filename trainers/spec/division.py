@@ -21,6 +21,11 @@ def widths(recipe: Recipe) -> tuple[tuple[int, str], ...]:
     )
 
 
+def experts_of_block(recipe: Recipe) -> tuple[tuple[int, str], ...]:
+    """Returns (size, what it counts) of what expert parallelism shares out; nothing in a model without experts."""
+    return ((recipe.model.num_experts, "experts of a block"),) if recipe.model.num_experts else ()
+
+
 def most_stages(recipe: Recipe) -> int:
     """Returns the number of stages into which the model can be cut at most: a block each, but for the first, which may
     have the embedding alone, and the last with the head.

@@ -7,6 +7,8 @@ from trainers.spec.layout_axes import CUTTING
 from trainers.spec.model import ModelSpec
 from trainers.spec.recipe import Recipe
 
+CHECKPOINTED_BLOCKS = ("full", "every_2", "every_4")
+"""Values of checkpointing that make whole blocks again."""
 MULTIPLE = 8
 """Factor that divides the sizes of a grouped product: its rows begin at multiples of 16 bytes."""
 
@@ -37,11 +39,28 @@ def expert_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
             "PowerSGD would factor the gradients of all experts of a block as one matrix, got compression"
             f" {recipe.compression}: choose bf16 or none"
         )
+    yield from _shared_out_refusals(recipe, layout)
     cut = layout.in_words(layout.above_one(CUTTING["tokens"]))
     if recipe.routing == "balanced" and cut:
         yield (
             "forced balance is by a token's place in its sequence, of which a rank has a part alone, got"
             f" {cut}: choose cp 1 or routing learned"
+        )
+
+
+def _shared_out_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
+    """Yields why ranks cannot share out the experts of a block."""
+    if not (shared := layout.in_words(layout.above_one(CUTTING["experts"]))):
+        return
+    if layout.experts != "grouped":
+        yield (
+            f"a rank multiplies the rows that other ranks sent it all at once, got {shared} and experts"
+            f" {layout.experts}: choose experts grouped"
+        )
+    if layout.compile != "none" and layout.checkpointing not in ("none", *CHECKPOINTED_BLOCKS):
+        yield (
+            f"ranks exchange rows between the compiled parts of a block, of which nothing is kept apart, got {shared},"
+            f" compile {layout.compile} and checkpointing {layout.checkpointing}: choose none or full, or compile none"
         )
 
 
@@ -52,7 +71,8 @@ def _grouped_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
             f"grouped products have sizes that are multiples of {MULTIPLE}, hidden_size of {model.name} is"
             f" {model.hidden_size} and the width of an expert {model.ffn_size}: choose experts loop"
         )
-    if layout.compile != "none" and recipe.activation_precision != "bf16":
+    is_compiled = layout.compile != "none" and layout.parts("experts") == 1
+    if is_compiled and recipe.activation_precision != "bf16":
         yield (
             f"torch compiles grouped products in bf16 alone, got compile {layout.compile} and"
             f" {recipe.compute_precision}: choose compile none or compute_precision bf16"

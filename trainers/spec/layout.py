@@ -2,13 +2,14 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Iterator
 
 from trainers.spec.axis import axes_of, choices_of
 from trainers.spec.codec import identity, shortened
 from trainers.spec.engines import engines_with, rules_of
 from trainers.spec.engines.rules import EngineRules
-from trainers.spec.layout_axes import LayoutAxes
+from trainers.spec.layout_axes import MODEL_PARALLEL, LayoutAxes
 from trainers.spec.recipe import Recipe
 from trainers.spec.stages import schedule_contradictions
 
@@ -73,8 +74,9 @@ class Layout(LayoutAxes):
     @property
     def complexity_rank(self) -> tuple[int, ...]:
         """The layout's distance from a plain training loop as ranks, the most important part first."""
+        split = math.prod(self.above_one(MODEL_PARALLEL).values())
         states = (int(self.offload != "none"), int(self.checkpointing != "none"))
-        return (self.model_parallel, *states, self.rules.complexity_rank, self.zero_stage)
+        return (split, *states, self.rules.complexity_rank, self.zero_stage)
 
     def hardware_flops_per_token(self, recipe: Recipe, *, keys_per_query: float) -> float:
         """Returns the FLOPs that devices perform for a token of `recipe`, at that many keys per query, including

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from trainers.spec.axis import axes_of, axis, defaults_of
 from trainers.spec.degree import Cut, Degree, degree
-from trainers.spec.division import long_pieces, most_stages, widths
+from trainers.spec.division import experts_of_block, long_pieces, most_stages, widths
 
 GradSync = Literal["every", "last"]
 Checkpointing = Literal["none", "selective", "every_4", "every_2", "full", "budget_75", "budget_50", "budget_25"]
@@ -57,13 +57,13 @@ class LayoutAxes:
     )
     dp_replicate: int = degree(
         cuts="samples",
-        place=3,
+        place=4,
         of_number="no memory",
         about="Data-parallel groups that each hold the whole model.",
     )
     dp_shard: int = degree(
         cuts="samples",
-        place=2,
+        place=3,
         parameter=False,
         of_number="lighter",
         about="Data-parallel ranks that share one copy of what is sharded.",
@@ -82,7 +82,7 @@ class LayoutAxes:
         label="pp {}",
         read_back="if known",
         cuts="depth",
-        place=4,
+        place=5,
         largest=most_stages,
         tried=(1, 2, 4, 8),
         about="Pipeline stages.",
@@ -91,11 +91,22 @@ class LayoutAxes:
         label="cp {}",
         read_back="if known",
         cuts="tokens",
-        place=1,
+        place=2,
         pieces=2,
         tried=(1, 2, 4, 8),
         worth=long_pieces,
         about="Context-parallel degree.",
+    )
+    ep: int = degree(
+        later=True,
+        label="ep {}",
+        read_back="if known",
+        cuts="experts",
+        place=1,
+        multiplies=False,
+        sizes=experts_of_block,
+        about="Expert-parallel degree: neighbours among the ranks with other tokens that share out the experts of every"
+        " block, and send each other their tokens' rows.",
     )
     schedule: Schedule = axis(
         "1f1b",

@@ -29,12 +29,13 @@ def mesh_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
 def division_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
     """Yields a sentence with the numbers for each size of `recipe` that the ranks of `layout` do not divide."""
     degrees = layout.above_one(MODEL_PARALLEL)
+    yield from _of_groups(recipe, layout)
     for name, degree in degrees.items():
         for size, counted in DEGREES[name].sizes(recipe):
             if size % degree:
                 yield (
                     f"{name} {degree} does not divide the {size} {counted} of {recipe.model.name}:"
-                    f" choose a {name} that does"
+                    f" choose another {name}"
                 )
     cut, across = ([name for name in degrees if DEGREES[name].cuts == part] for part in ("tokens", "width"))
     parts, width = (math.prod(degrees[name] for name in names) for names in (cut, across))
@@ -50,6 +51,21 @@ def division_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
             f" it does not divide: choose another {' or '.join(across)}, or a seq_len that is a multiple of"
             f" {parts * width}"
         )
+
+
+def _of_groups(recipe: Recipe, layout: Layout) -> Iterator[str]:
+    """Yields why degrees that group the ranks of others cannot group them."""
+    for name, degree in layout.above_one(MODEL_PARALLEL).items():
+        declared = DEGREES[name]
+        if declared.multiplies:
+            continue
+        if not any(declared.sizes(recipe)):
+            yield f"{name} {degree} is of a model with {declared.cuts}, {recipe.model.name} has none: choose {name} 1"
+        elif layout.shards % degree:
+            yield (
+                f"{name} {degree} groups the {layout.shards} ranks that share one copy of the model, which it does not"
+                f" divide: choose another {name}"
+            )
 
 
 def _of_tensor_parallel(recipe: Recipe, layout: Layout) -> Iterator[str]:

@@ -17,7 +17,7 @@ from trainers.spec.model_sizes import MULTIPLIERS, SWITCHES, ModelSizes
 Number = TypeVar("Number", int, float)
 FlopsConvention = Literal["products", "6n", "8n", "palm", "megatron_model", "megatron_hardware"]
 
-EXPERT_SIZES = ("num_experts", "experts_per_token")
+EXPERT_SIZES = ("num_experts", "experts_per_token", "shared_ffn_size")
 _OPTIONAL = ("max_positions", "logit_softcap", "head_width", *EXPERT_SIZES, *SWITCHES, *MULTIPLIERS)
 """Fields that are left out of a `config.json` where they are 0 or false."""
 LARGEST_SIZE = 10**9
@@ -109,6 +109,13 @@ class ModelSpec(ModelSizes):
 
     def _check_experts(self) -> None:
         num_experts, chosen = self.num_experts, self.experts_per_token
+        is_shared = "shared_ffn_size" in architecture_of(self.architecture).config_keys
+        if not is_shared <= self.shared_ffn_size <= LARGEST_SIZE * is_shared:
+            bounds = "in [1, 10^9]" if is_shared else "0"
+            raise ValueError(
+                f"shared_ffn_size of {self.name}, a {self.architecture}, must be {bounds}, got"
+                f" {shortened(self.shared_ffn_size)}"
+            )
         if "num_experts" not in architecture_of(self.architecture).config_keys:
             if num_experts or chosen:
                 raise ValueError(

@@ -33,6 +33,7 @@ _INTEGERS = (
     "max_positions",
     "num_experts",
     "experts_per_token",
+    "shared_ffn_size",
 )
 _SWITCHES = ("tied_embeddings", *SWITCHES)
 _ABOVE_ZERO = ("init_std", *MULTIPLIERS)

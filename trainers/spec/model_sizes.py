@@ -54,6 +54,8 @@ class ModelSizes:
     num_experts: int = dataclasses.field(default=0, metadata={"later": True})
     """Experts of a block, of which a router chooses `experts_per_token` for each token; 0 where blocks have none."""
     experts_per_token: int = dataclasses.field(default=0, metadata={"later": True})
+    shared_ffn_size: int = dataclasses.field(default=0, metadata={"later": True})
+    """Width of the expert that every token passes beside those that its router chooses; 0 where there is none."""
     norm_topk_prob: bool = dataclasses.field(default=False, metadata={"later": True})
     """Whether the router's probabilities of a token's experts are divided by their sum, where a family may or may not.
     """

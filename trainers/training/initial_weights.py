@@ -15,6 +15,7 @@ from trainers.distributed.state import WEIGHT, Counters
 from trainers.engines.stepper import Engine
 from trainers.records.plain_files import read_json
 from trainers.spec.architectures import architecture_of
+from trainers.spec.architectures.with_experts import WithExperts
 from trainers.spec.errors import InputError
 
 if TYPE_CHECKING:  # a worker imports transformers by `trainers.startup.import_stubs`
@@ -111,12 +112,13 @@ class WeightFiles:
         return shape
 
     def check(self, model: "PreTrainedModel") -> None:
-        """Checks that the folder's tensors are the model's parameters, all of them and none besides.
+        """Checks that the folder's tensors are the model's parameters, all of them and none besides, and that its
+        routers have values.
 
         What transformers leaves out as well counts as none, and so does a second copy of a tied table.
 
         Raises:
-            ValueError: they are not; the first ones that are not are named.
+            ValueError: they are not, or have not; the first ones that are not are named.
         """
         base, kind, used = model.base_model_prefix, model.config.model_type, dict[torch.nn.Parameter, Stored]()
         unused = self._names()
@@ -124,6 +126,7 @@ class WeightFiles:
             if parameter not in used:
                 used[parameter] = self.find(name, base, kind)
                 self.check_tensor(used[parameter], name, tuple(parameter.shape))
+                self._check_router(used[parameter], name, kind)
             elif {name, name.removeprefix(f"{base}.")} & unused:
                 ((copy,),) = self.find(name, base, kind).names
                 ((first_copy,),) = used[parameter].names
@@ -137,6 +140,22 @@ class WeightFiles:
             raise ValueError(
                 f"{self._folder} has tensors that the recipe's model does not use: {', '.join(named[:_MOST_NAMED])}"
                 f"{more}"
+            )
+
+    def _check_router(self, stored: Stored, name: str, architecture: str) -> None:
+        """Checks that the parameter `name`, if it is a router's, chooses: all zeros send every token the same way.
+
+        Raises:
+            ValueError: it does not.
+        """
+        family = architecture_of(architecture)
+        if not isinstance(family, WithExperts) or not name.endswith(f".{family.router}.weight"):
+            return
+        ((tensor,),) = stored.names
+        if not self._slice(tensor, (slice(None),)).any():
+            raise ValueError(
+                f"the router {name} is all zeros in {self._folder}, and sends every token to the same experts: give a"
+                " folder of a model that was initialized or trained"
             )
 
     def _names(self) -> set[str]:

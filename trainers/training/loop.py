@@ -272,7 +272,7 @@ class TrainingLoop:
         began_s = time.perf_counter()
         self._worker.activity = f"held-out loss after step {self._step}"
         before, self._allowed_s = self._allowed_s, self._job.first_step_s  # without gradients it is compiled anew
-        loss = self._validator.loss(self._engine, self._worker.gather, self.begin)
+        held_out = self._validator.loss(self._engine, self._worker.gather, self.begin)
         self._allowed_s, self._steps_begun = before, 0
         now_s = time.perf_counter()
         self._count_time(now_s)
@@ -281,9 +281,11 @@ class TrainingLoop:
                 attempt=self._job.attempt,
                 step=self._step,
                 tokens=self._tokens,
-                loss=loss,
+                loss=held_out.loss,
                 train_s=self._train_s,
                 wall_s=now_s - began_s,
+                fullest=held_out.fullest,
+                empty=held_out.empty,
             )
         )
 

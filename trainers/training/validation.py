@@ -1,7 +1,7 @@
 """The held-out loss: the mean over sequences that no step trains on, whatever the layout."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,13 +10,33 @@ import torch.distributed as dist
 from trainers import data
 from trainers.data.flags import FLAG
 from trainers.engines.stepper import Engine
+from trainers.kernels.experts import counted_tokens
 from trainers.marks.step import StepPhase as StepPhase
 from trainers.records.training import TrainingPlan
 from trainers.spec.layout import Layout
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class HeldOut:
+    """Holds what the held-out sequences show, the same on every rank and for every layout."""
+
+    loss: float
+    tokens_of_experts: tuple[tuple[int, ...], ...] = ()
+    """Tokens that go to each expert, block by block; none in a model without experts."""
+
+    @property
+    def fullest(self) -> tuple[float, ...]:
+        """Tokens of the fullest expert over the mean, block by block."""
+        return tuple(max(tokens) * len(tokens) / sum(tokens) for tokens in self.tokens_of_experts)
+
+    @property
+    def empty(self) -> tuple[int, ...]:
+        """Experts without a token, block by block."""
+        return tuple(tokens.count(0) for tokens in self.tokens_of_experts)
+
+
 class Validator:
-    """Computes the held-out loss of a plan on one rank of a layout."""
+    """Computes the held-out loss of a plan on one rank of a layout, and where held-out tokens go."""
 
     def __init__(self, plan: TrainingPlan, layout: Layout, device: torch.device) -> None:
         held_out, recipe = plan.validation, dataclasses.replace(plan.recipe, data_order="file")
@@ -31,9 +51,11 @@ class Validator:
         else:
             self._source, self._first = data.held_out(recipe, held_out.sequences)
 
-    def loss(self, engine: Engine, gather: Callable[[Any], list[Any]], begin: Callable[[StepPhase], None]) -> float:
-        """Returns the mean loss of the held-out sequences, the same on every rank. Every rank makes as many passes."""
+    def loss(self, engine: Engine, gather: Callable[[Any], list[Any]], begin: Callable[[StepPhase], None]) -> HeldOut:
+        """Returns the mean loss of the held-out sequences and their experts. Every rank makes as many passes."""
         size, ranks = self._micro_batch, self._ranks
+        blocks = [(index, block) for m in engine.models for index, block in zip(m.block_indices, m.blocks, strict=True)]
+        routed = {index: torch.zeros((), dtype=torch.int64) for index, _ in blocks}
         total, count = 0.0, 0
         for first in range(0, self._sequences, size * ranks):
             own_sequences = range(
@@ -43,8 +65,23 @@ class Validator:
             # A rank without a sequence of this pass takes part with one that does not count.
             indices = [self._first + own_sequence for own_sequence in own_sequences] or [self._first]
             tokens = torch.from_numpy(self._source.tokens(self._source.position_after(0), indices))
-            loss = float(engine.loss(tokens.to(self._device)))
+            modules = (module for _, block in blocks for module in block.modules())
+            with counted_tokens(modules, self._device) as tokens_of_experts:
+                loss = float(engine.loss(tokens.to(self._device)))
             labels = int((tokens[: len(own_sequences), 1:] < FLAG).sum())
             total, count = total + loss * labels, count + labels
-        sums = gather((total, count))
-        return sum(rank_total for rank_total, _ in sums) / max(1, sum(number for _, number in sums))
+            if own_sequences and tokens_of_experts:
+                routed = {i: routed[i] + counts.cpu() for i, counts in zip(routed, tokens_of_experts, strict=True)}
+        sums = gather((total, count, {index: tokens.tolist() for index, tokens in routed.items() if tokens.ndim}))
+        return HeldOut(
+            loss=sum(rank_total for rank_total, *_ in sums) / max(1, sum(number for _, number, _ in sums)),
+            tokens_of_experts=_summed([of_rank for *_, of_rank in sums]),
+        )
+
+
+def _summed(of_ranks: Sequence[Mapping[int, Sequence[int]]]) -> tuple[tuple[int, ...], ...]:
+    """Returns the ranks' sums by block, in the order of blocks."""
+    lists = {
+        index: [counts[index] for counts in of_ranks if index in counts] for counts in of_ranks for index in counts
+    }
+    return tuple(tuple(map(sum, zip(*lists[index], strict=True))) for index in sorted(lists))

@@ -1,7 +1,9 @@
 """Costs of blocks with experts: a dense block's, as wide as a token's experts together, but for the products of its
 feed-forward part, whose weights are those of all experts, and the rows that are sorted for them and back.
 
-Every expert is taken to have as many tokens, as under forced balance.
+Every expert is taken to have as many tokens, as under forced balance, unless `Columns.blocks["fullest"]` says how many
+times the mean the fullest rank has of the rows that ranks send each other. Ranks that share out experts multiply as
+many rows as without, for fewer experts; what they exchange is in `degrees/ep.py`.
 """
 
 import dataclasses
@@ -12,7 +14,7 @@ import numpy as np
 
 from platform.cost_model import constants
 from platform.cost_model.blocks.dense import DenseCosts
-from platform.cost_model.columns import Array, Columns
+from platform.cost_model.columns import Array, Columns, Mask
 from platform.cost_model.compute import backward_matmul_s, matmul_s
 from platform.cost_model.hardware import BANDWIDTH_SHARE
 
@@ -25,8 +27,11 @@ class _ExpertsCosts(DenseCosts):
     def products_s(self, c: Columns, tokens: Array) -> tuple[Array, Array]:
         h, heads, chosen = c.hidden, c.attention_width, c.blocks["experts_per_token"]
         shapes = ((heads + 2 * c.kv_width, h), (h, heads), (c.blocks["num_experts"], h))
-        rows, groups = tokens * chosen, np.maximum(np.minimum(c.blocks["num_experts"], tokens * chosen), 1.0)
+        rows = tokens * chosen * _unevenness(c)
+        groups = np.maximum(np.minimum(c.blocks["num_experts"] / c.parts("experts"), rows), 1.0)
         ffn = c.blocks["ffn"]
+        if np.any(shared := c.blocks["shared_ffn"]):
+            shapes = (*shapes, (2 * shared, h), (h, shared))
         forward = [matmul_s(c, tokens, *shape) for shape in shapes]
         backward = [backward_matmul_s(c, tokens, *shape) for shape in shapes]
         for width, depth in ((2 * ffn, h), (h, ffn)):
@@ -41,14 +46,17 @@ class _ExpertsCosts(DenseCosts):
 
     def passes_s(self, c: Columns, tokens: Array) -> tuple[Array, Array]:
         forward, backward = super().passes_s(_as_wide(c), tokens)
-        per_row = tokens * c.blocks["experts_per_token"] * c.hidden * c.compute_bytes / (c.bandwidth * BANDWIDTH_SHARE)
-        accesses = np.where(c.fused > 0, ROW_ACCESSES["compiled"], ROW_ACCESSES["eager"])
+        rows = tokens * c.blocks["experts_per_token"] * _unevenness(c)
+        per_row = rows * c.hidden * c.compute_bytes / (c.bandwidth * BANDWIDTH_SHARE)
+        accesses = np.where(_is_fused(c), ROW_ACCESSES["compiled"], ROW_ACCESSES["eager"])
+        accesses = accesses + np.where(c.parts("experts") > 1, ROW_ACCESSES["received"], 0.0)
         return forward + accesses * per_row, backward + (accesses + 1) * per_row
 
     def further_launches(self, c: Columns) -> Array:
         """Returns the kernels of routing and sorting, or of the loop over experts."""
         loop = LAUNCHES["expert"] * np.minimum(c.blocks["num_experts"], _rows(c))
-        sorting = np.where(c.fused > 0, LAUNCHES["compiled"], LAUNCHES["grouped"])
+        sorting = np.where(_is_fused(c), LAUNCHES["compiled"], LAUNCHES["grouped"])
+        sorting = sorting + np.where(c.parts("experts") > 1, LAUNCHES["received"], 0.0)
         return np.where(c.grouped_experts > 0, sorting, loop)
 
     def saved_bytes(self, c: Columns, held: Array) -> tuple[Array, Array]:
@@ -60,17 +68,32 @@ class _ExpertsCosts(DenseCosts):
         # Selective checkpointing saves outputs of products alone: the sorted rows are made again.
         saved_rows = np.where(c.selective_checkpointing > 0, rows, 2 * rows)
         router = c.micro_batch * c.seq_len / c.cp * c.blocks["num_experts"] * ROUTER_BYTES
-        return saved + saved_rows + router, transient + 2 * rows
+        # Rows as they are sent and as they are received, in their first order and in that of their experts.
+        travelling = np.where(c.parts("experts") > 1, 2 * rows, 0.0)
+        return saved + saved_rows + router, transient + 2 * rows + travelling
 
 
 def _rows(c: Columns) -> Array:
-    """Returns the rows of a micro-batch that all experts of a block multiply."""
-    return c.micro_batch * c.seq_len / c.cp * c.blocks["experts_per_token"]
+    """Returns the rows of a micro-batch that the experts of a block multiply on the fullest rank."""
+    return c.micro_batch * c.seq_len / c.cp * c.blocks["experts_per_token"] * _unevenness(c)
+
+
+def _unevenness(c: Columns) -> Array:
+    """Returns the rows of the fullest rank over the mean: 1 where every rank has all experts."""
+    return np.where(c.parts("experts") > 1, c.blocks["fullest"], 1.0)
+
+
+def _is_fused(c: Columns) -> Mask:
+    """Returns the rows whose sorting and summing are compiled along with their block: not those that ranks share out,
+    of which the activation alone is.
+    """
+    return (c.fused > 0) & (c.parts("experts") == 1)
 
 
 def _as_wide(c: Columns) -> Columns:
     """Returns the columns of dense blocks as wide as the experts of a token together."""
-    return dataclasses.replace(c, blocks={**c.blocks, "ffn": c.blocks["ffn"] * c.blocks["experts_per_token"]})
+    chosen = c.blocks["experts_per_token"] * _unevenness(c)
+    return dataclasses.replace(c, blocks={**c.blocks, "ffn": c.blocks["ffn"] * chosen + c.blocks["shared_ffn"]})
 
 
 def _of_experts_s(c: Columns, rows: Array, width: Array, depth: Array, groups: Array) -> Array:

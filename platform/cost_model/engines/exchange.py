@@ -73,12 +73,12 @@ def units_s(
     """
     stride, per_layer = inside(c, *SHARING), c.rank_block
     unit = Ring.of(c, c.shard, stride=stride)
-    gather = collectives * unit.gather_s(per_layer * c.gathered_bytes / collectives)
+    gather = collectives * _among_shards_s(c, unit, stride, c.gathered_bytes, collectives)
     gather = gather + offload.parameters_s(c, per_layer / c.shard, stored_bytes)  # loads offloaded parameters first
     # The second gather may stay in a smaller group of neighbours.
     among_few = Ring.of(c, near, stride=stride).gather_s(per_layer * c.gathered_bytes)
     second = np.where(near < c.shard, among_few, gather)
-    scatter = collectives * unit.gather_s(per_layer * c.gradient_bytes / collectives)
+    scatter = collectives * _among_shards_s(c, unit, stride, c.gradient_bytes, collectives)
     across = Ring.of(c, c.ranks(SHARING) / c.shard, stride=stride * c.shard)
     reduction = scatter + across.all_reduce_s(per_layer * c.gradient_bytes / c.shard)
     talk = load.blocks / per_layer * (gathers * gather + gathers_again * second + reductions * reduction)
@@ -87,3 +87,16 @@ def units_s(
     ends = ends + across.all_reduce_s(outside * c.gradient_bytes / c.shard)
     exposed = talk - np.minimum(talk, load.slot) * hidden + gather + scatter
     return c.grad_accum * exposed + ends
+
+
+def _among_shards_s(c: Columns, unit: Ring, stride: Array, value_bytes: Array, collectives: float) -> Array:
+    """Returns the seconds of a block's gather or reduce-scatter, one of `collectives`: of experts that ranks share out
+    it is one of its own, among the ranks that have the same ones.
+    """
+    groups = c.parts("experts")
+    apart = np.where(groups > 1, c.shared_out / groups, 0.0)
+    seconds = unit.gather_s((c.gathered_block - apart) * value_bytes / collectives)
+    if not np.any(apart):
+        return seconds
+    same = Ring.of(c, c.shard / groups, stride=stride * groups)
+    return seconds + np.where(apart > 0, same.gather_s(apart * value_bytes / collectives), 0.0)

@@ -55,7 +55,7 @@ class Fsdp(EngineCosts):
         on_device = 1.0 - c.states_on_host
         shards = c.state_bytes / c.shard * on_device
         accumulates = c.grad_accum > 1
-        held = np.where((c.sync_every == 0) & accumulates, c.state_bytes, shards)
+        held = np.where((c.sync_every == 0) & accumulates, c.state_bytes * _gathered_share(c), shards)
         return PerParameter(
             resident=c.state_bytes * (1 + c.moments) / c.shard * on_device,
             held_gradients=np.where(accumulates, held, 0.0),
@@ -69,7 +69,7 @@ class Fsdp(EngineCosts):
         reduction. A single rank copies its parameters all the same (torch 2.13, `FSDPParamGroup.wait_for_unshard`).
         """
         cb, sb = c.compute_bytes, c.state_bytes
-        block = c.rank_block
+        block = c.gathered_block
         blocks = c.layers * block / c.parts("depth")
         # Between the passes each rank of a smaller group holds its part of every block.
         few = _between_passes(c)
@@ -141,9 +141,10 @@ class Fsdp(EngineCosts):
         gather, reduce = CAST_HOST_S + collective, REDUCE_HOST_S + collective
         every = c.zero_stage == 3
         reductions = np.where(c.sync_every > 0, 1.0, 1.0 / c.grad_accum)
+        units = np.where(c.parts("experts") > 1, 2.0, 1.0)  # experts that ranks share out are one of their own
         return HookCosts(
-            forward=UNIT_HOST_S + np.where(every, 1.0, 1.0 / c.grad_accum) * gather,
-            backward=2 * UNIT_HOST_S + np.where(every, gather, 0.0) + reductions * reduce,
+            forward=units * (UNIT_HOST_S + np.where(every, 1.0, 1.0 / c.grad_accum) * gather),
+            backward=units * (2 * UNIT_HOST_S + np.where(every, gather, 0.0) + reductions * reduce),
             again=NOTHING,
         )
 
@@ -157,14 +158,23 @@ class Fsdp(EngineCosts):
         """
         sizes, shard = Sizes.of(recipe), layout.shards
         on_device = 0.0 if layout.offload != "none" else 1.0
-        held = sizes.state if layout.grad_sync == "last" else on_device * sizes.state / shard
+        part = 1 / layout.parts("experts")  # at least: not all of a model is experts
+        held = sizes.state * part if layout.grad_sync == "last" else on_device * sizes.state / shard
         return Certain(
             resident=on_device * (sizes.state + sizes.moments) / shard,
             held_gradients=held if batch.grad_accum > 1 else 0.0,
             final_gradients=on_device * sizes.state / shard,
-            block_copies=sizes.gathered if layout.zero_stage == 2 else 0.0,
-            unit_copies=sizes.gathered if layout.zero_stage == 3 and layout.dp_shard > 1 else 0.0,
+            block_copies=sizes.gathered * part if layout.zero_stage == 2 else 0.0,
+            unit_copies=sizes.gathered * part if layout.zero_stage == 3 and layout.dp_shard > 1 else 0.0,
         )
+
+
+def _gathered_share(c: Columns) -> Array:
+    """Returns the share of a rank's parameters that it has once all shards are gathered: less than all where experts
+    are shared out.
+    """
+    outside = c.embedding_parameters / c.parts("width")
+    return (c.layers * c.gathered_block + outside) / (c.layers * c.rank_block + outside)
 
 
 def _cast_bytes(c: Columns) -> Array:

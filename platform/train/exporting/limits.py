@@ -8,6 +8,7 @@ from trainers.spec.architectures import architecture_of
 from trainers.spec.axis import axes_of
 from trainers.spec.engines.engine_axis import axes_of_engine
 from trainers.spec.layout import Layout
+from trainers.spec.layout_axes import MODEL_PARALLEL
 
 Program = Literal["accelerate", "deepspeed"]
 
@@ -30,7 +31,7 @@ def refusal(plan: TrainingPlan, program: Program) -> str | None:
     if others:
         return f"{program} has one batch in a training, got {len(plan.phases)} phases: export it --to torchrun"
     layout, model = first.layout, plan.recipe.model
-    if layout.model_parallel > 1:
+    if layout.above_one(MODEL_PARALLEL):
         return f"{program} splits no model as {layout.degrees} does: export it --to torchrun"
     if plan.recipe.attention_mask != "causal":
         return f"{program} makes no {plan.recipe.attention_mask} attention masks: export it --to torchrun"

@@ -104,7 +104,7 @@ class TestSet:
             ("learning_rate=nan", "learning_rate takes numbers"),
             ("zero_stage=9", "zero_stage"),
             ("seed=-1", "seed must lie in [0, 2^63), got -1"),
-            ("tp=2", "tp 2 does not divide the 50257 words in the vocabulary of gpt2: choose a tp that does"),
+            ("tp=2", "tp 2 does not divide the 50257 words in the vocabulary of gpt2: choose another tp"),
         ],
     )
     def test_unknown_axis_or_value(self, refused: Refused, change: str, reason: str) -> None:

@@ -15,12 +15,15 @@ STORED_EXPERTS: Mapping[str, tuple[str, ...]] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class WithExperts(LlamaLike):
-    """A family all of whose blocks have experts of one width, `ModelSizes.ffn_size`, and nothing that every token
-    passes beside them. The router's probabilities, a softmax over all experts, are computed in fp32.
+    """A family all of whose blocks have experts of one width, `ModelSizes.ffn_size`, and beside them one of another
+    width that every token passes, or none (`ModelSizes.shared_ffn_size`). The router's probabilities, a softmax over
+    all experts, are computed in fp32.
     """
 
     router: str = "mlp.gate"
     """Path of the router in a block."""
+    experts: str = "mlp.experts"
+    """Path in a block of the module whose parameters have the experts as their first dimension."""
     stored_in_parts: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=lambda: STORED_EXPERTS)
     tensor_parallel: Mapping[str, Cutting] = dataclasses.field(default_factory=lambda: ATTENTION_CUT)
     tensor_parallel_refusal: str = "tensor parallelism cuts linear layers, and experts are none"

@@ -6,6 +6,16 @@ from trainers.spec.blocks.kind import BlockKind, Matrix
 from trainers.spec.model_sizes import ModelSizes
 
 
+def _expert(spec: ModelSizes) -> int:
+    """Returns the parameters of one expert: gate, up and down."""
+    return 3 * spec.hidden_size * spec.ffn_size
+
+
+def _shared(spec: ModelSizes) -> int:
+    """Returns the parameters of the expert that every token passes, and of the gate that weights it."""
+    return 3 * spec.hidden_size * spec.shared_ffn_size + (spec.hidden_size if spec.shared_ffn_size else 0)
+
+
 class _Experts(BlockKind):
     name = "experts"
     costs = "experts"
@@ -13,20 +23,23 @@ class _Experts(BlockKind):
         **BlockKind.sizes,
         "num_experts": lambda spec: spec.num_experts,
         "experts_per_token": lambda spec: spec.experts_per_token,
+        "expert_parameters": lambda spec: spec.num_experts * _expert(spec),
+        "shared_ffn": lambda spec: spec.shared_ffn_size,
+        "fullest": lambda _: 1.0,
     }
 
     def count(self, spec: ModelSizes) -> int:
         return spec.num_layers if spec.num_experts else 0
 
     def parameters(self, spec: ModelSizes) -> int:
-        others = (spec.num_experts - 1) * self._expert(spec)
+        others = (spec.num_experts - 1) * _expert(spec) + _shared(spec)
         return super().parameters(spec) + others + self._router(spec).values
 
     def active_parameters(self, spec: ModelSizes) -> int:
-        return self.parameters(spec) - (spec.num_experts - spec.experts_per_token) * self._expert(spec)
+        return self.parameters(spec) - (spec.num_experts - spec.experts_per_token) * _expert(spec)
 
     def product_parameters(self, spec: ModelSizes) -> int:
-        others = (spec.experts_per_token - 1) * self._expert(spec)
+        others = (spec.experts_per_token - 1) * _expert(spec) + _shared(spec)
         return super().product_parameters(spec) + others + self._router(spec).values
 
     def last_product(self, spec: ModelSizes) -> int:
@@ -39,12 +52,16 @@ class _Experts(BlockKind):
 
     def inner_width(self, spec: ModelSizes) -> int:
         """Returns the width of all experts of a token together."""
-        return spec.experts_per_token * spec.ffn_size
+        return spec.experts_per_token * spec.ffn_size + spec.shared_ffn_size
 
     def matrices(self, spec: ModelSizes) -> tuple[Matrix, ...]:
-        """Returns the linear layers of attention and the router; experts are no matrices, but stacks of them."""
+        """Returns the linear layers of attention, the router and the expert of all tokens with its gate; experts are
+        no matrices, but stacks of them.
+        """
         queries, output, _ = super().matrices(spec)
-        return (queries, output, self._router(spec))
+        hidden, shared = spec.hidden_size, spec.shared_ffn_size
+        of_all = (Matrix(rows=shared, width=hidden, count=3), Matrix(rows=1, width=hidden)) if shared else ()
+        return (queries, output, self._router(spec), *of_all)
 
     def divided_sizes(self, spec: ModelSizes) -> tuple[tuple[int, str], ...]:
         """Returns those of attention alone."""
@@ -54,10 +71,6 @@ class _Experts(BlockKind):
         """Returns those of attention and the router."""
         sizes = {name: size for name, size in super().linear_sizes(spec).items() if name != "ffn_size"}
         return {**sizes, "num_experts": spec.num_experts}
-
-    def _expert(self, spec: ModelSizes) -> int:
-        """Returns the parameters of one expert: gate, up and down."""
-        return 3 * spec.hidden_size * spec.ffn_size
 
     def _router(self, spec: ModelSizes) -> Matrix:
         return Matrix(rows=spec.num_experts, width=spec.hidden_size)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from trainers.spec.engines.engine_axis import EngineAxis
-from trainers.spec.engines.rules import EngineRules
-from trainers.spec.layout_axes import MODEL_PARALLEL, LayoutAxes
+from trainers.spec.engines.rules import EngineRules, engines_having
+from trainers.spec.layout_axes import CUTTING, MODEL_PARALLEL, LayoutAxes
 from trainers.spec.recipe import Recipe
 
 PIECE_VALUES = 2**27
@@ -28,6 +28,9 @@ class DdpAxis(EngineAxis, abc.ABC):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class _Ddp(EngineRules):
+    def lacks_axis(self, axis: str) -> str:
+        return f"DDP reduces the gradients of all ranks alike, and ranks of {axis} have others: {engines_having(axis)}"
+
     def lacks_buckets(self, layout: LayoutAxes) -> str:
         return ""
 
@@ -56,7 +59,7 @@ ENGINE = _Ddp(
     axes={"schedule": (0,), "virtual": (0,)},
     has_compression=True,
     has_attention_masks=True,
-    model_parallel=MODEL_PARALLEL,
+    model_parallel=tuple(name for name in MODEL_PARALLEL if name not in CUTTING["experts"]),
     has_float8=True,
     complexity_rank=0,
     is_preloaded=True,

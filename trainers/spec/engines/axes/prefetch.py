@@ -11,17 +11,23 @@ from trainers.spec.recipe import Recipe
 
 class _Fsdp(FsdpAxis):
     """Implements the axis in FSDP2: each unit names those that are gathered along with it, in the order of each
-    pass.
+    pass, with the units inside them.
     """
 
     def lay_out(self, units: Sequence[Any], layout: LayoutAxes) -> None:
         ahead = layout.prefetch
         for i, unit in enumerate(units if ahead else ()):
-            unit.set_modules_to_forward_prefetch(list(units[i + 1 : i + 1 + ahead]))
-            unit.set_modules_to_backward_prefetch(list(units[max(0, i - ahead) : i][::-1]))
+            unit.set_modules_to_forward_prefetch(_with_inner(units[i + 1 : i + 1 + ahead]))
+            unit.set_modules_to_backward_prefetch(_with_inner(units[max(0, i - ahead) : i][::-1]))
 
     def in_effect(self, units: Sequence[Any]) -> int:
-        return max((len(unit._get_fsdp_state()._states_to_forward_prefetch) for unit in units), default=0)
+        ahead = (len(unit._get_fsdp_state()._states_to_forward_prefetch) for unit in units)
+        return max(ahead, default=0) // max(1, len(_with_inner(units[:1])))
+
+
+def _with_inner(units: Sequence[Any]) -> list[Any]:
+    """Returns each unit, followed by the units inside it."""
+    return [inner for unit in units for inner in unit.modules() if hasattr(inner, "set_modules_to_forward_prefetch")]
 
 
 class _DeepSpeed(DeepSpeedAxis):

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from trainers.spec.engines.fsdp import FsdpAxis
-from trainers.spec.layout_axes import LayoutAxes
+from trainers.spec.layout_axes import MODEL_PARALLEL, LayoutAxes
 from trainers.spec.recipe import Recipe
 
 
@@ -21,7 +21,7 @@ class _Fsdp(FsdpAxis):
                 f"reshard must divide dp_shard and be less, got reshard {layout.reshard} with dp_shard"
                 f" {layout.dp_shard}: choose another, or 0"
             )
-        if layout.reshard and layout.model_parallel > 1:
+        if layout.reshard and layout.above_one(MODEL_PARALLEL):
             yield (
                 f"FSDP2 makes the groups of reshard out of all ranks in a row, got reshard {layout.reshard} with"
                 f" {' '.join(layout.axis_labels('degrees').values())}: set reshard to 0"

@@ -1,0 +1,64 @@
+"""Layouts of two and four ranks that share out experts, and faults that must show."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from tests.contract.cases import recipe
+from tests.contract.expert_faults import FAULTS
+from tests.contract.family_cases import FAMILIES
+from tests.contract.mesh_cases import MeshCase
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
+
+_SHARED: Mapping[str, Any] = {"engine": "fsdp", "zero_stage": 3, "attention": "sdpa", "experts": "grouped", "ep": 2}
+_ROWS: Mapping[int, tuple[tuple[str, dict[str, Any]], ...]] = {
+    2: (
+        ("mixtral", {"dp_shard": 2}),
+        ("qwen3_moe", {"dp_shard": 2, "zero_stage": 2, "checkpointing": "selective", "loss": "chunked"}),
+        ("olmoe", {"cp": 2, "checkpointing": "full"}),
+        ("qwen3_moe", {"dp_shard": 2, "compile": "block", "loss": "chunked"}),
+        ("mixtral", {"dp_shard": 2, "compile": "block", "checkpointing": "full", "zero_stage": 2}),
+        ("olmoe", {"cp": 2, "compile": "block", "checkpointing": "full"}),
+    ),
+    4: (
+        ("qwen3_moe", {"dp_shard": 4, "checkpointing": "full", "prefetch": 1}),
+        ("mixtral", {"dp_shard": 4, "ep": 4, "grad_sync": "every"}),
+        ("olmoe", {"dp_shard": 4, "ep": 4, "checkpointing": "selective", "loss": "chunked"}),
+        ("olmoe", {"dp_shard": 4, "zero_stage": 2, "checkpointing": "every_2"}),
+        ("mixtral", {"dp_shard": 2, "dp_replicate": 2, "grad_sync": "every"}),
+        ("qwen3_moe", {"dp_shard": 2, "cp": 2, "attention": "flex"}),
+        ("qwen3_moe", {"dp_shard": 2, "cp": 2, "ep": 4, "checkpointing": "full"}),
+        ("mixtral", {"dp_shard": 2, "pp": 2, "loss": "chunked"}),
+        ("olmoe", {"dp_shard": 2, "pp": 2, "schedule": "interleaved", "virtual": 2, "checkpointing": "full"}),
+        ("mixtral", {"dp_shard": 4, "offload": "all"}),
+    ),
+}
+_OF_ROUTERS = ("router without a gradient", "experts of the next token")
+"""Faults of one rank's experts, which must show where ranks share them out too."""
+
+
+def _case(name: str, layout: dict[str, Any], fault: str = "", precision: str = "fp32") -> MeshCase:
+    half, _, states = precision.partition(" ")
+    chosen: Recipe = recipe(FAMILIES[name], half, states="bf16" if states else "fp32")
+    if layout.get("virtual", 1) > 1:  # a block or two for each stage
+        chosen = dataclasses.replace(chosen, model=dataclasses.replace(chosen.model, num_layers=4))
+    return MeshCase(recipe=chosen, layout=Layout(**{**_SHARED, **layout}), fault=fault)
+
+
+def cases(world_size: int) -> list[MeshCase]:
+    """Returns the cases of `world_size` ranks, with those of faults."""
+    chosen = [_case(*row) for row in _ROWS[world_size]]
+    if world_size == 2:
+        return [*chosen, *(_case("mixtral", {"dp_shard": 2}, fault) for fault in _OF_ROUTERS)]
+    return [*chosen, *(_case("mixtral", {"dp_shard": 4}, fault) for fault in FAULTS)]
+
+
+def in_half() -> list[MeshCase]:
+    """Returns cases of 2 ranks in bf16, each after one that is alike but for its experts, which every rank has."""
+    rows = (("bf16", {}), ("bf16 states", {"checkpointing": "full"}))
+    return [
+        _case("qwen3_moe", {"dp_shard": 2, **layout, "ep": ep}, precision=precision)
+        for precision, layout in rows
+        for ep in (1, 2)
+    ]

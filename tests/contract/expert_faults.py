@@ -1,0 +1,60 @@
+"""Faults of experts that ranks share out; most leave the loss as it is: gradients and their norm must show them."""
+
+# pyright: reportPrivateUsage=false
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from unittest import mock
+
+import torch
+
+from trainers.distributed import collectives
+from trainers.distributed.groups import Mesh
+from trainers.kernels import experts
+from trainers.mesh.expert_parallel import ExpertParallel
+
+
+def _replaced(owner: Any, name: str, change: Callable[[Any], Any]) -> contextlib.AbstractContextManager[Any]:
+    return mock.patch.object(owner, name, change(getattr(owner, name)))
+
+
+def _twice(average: Any) -> Any:
+    def changed(self: Any, gradients: Any) -> None:
+        named = list(gradients)
+        average(self, named)
+        average(self, named)
+
+    return changed
+
+
+def _of_neighbour(self: Any, name: str, full: torch.Tensor) -> torch.Tensor:
+    return full.chunk(self.size)[(self._rank + 1) % self.size].clone() if name in self._cut else full
+
+
+def _cut_off(tensor: torch.Tensor, sent: Sequence[int], received: Sequence[int], group: Any) -> torch.Tensor:
+    # The tensor stays in the graph: FSDP2 waits for its gradient.
+    out = collectives._exchanged(tensor.detach(), sent, received, group)
+    return out + 0 * tensor.sum() if tensor.is_floating_point() else out
+
+
+def _source_major(self: Any, rows: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    group: Any = experts._group_of(self)
+    counts = ends.diff(prepend=ends.new_zeros(1)).view(group.size(), -1)
+    of_ranks = collectives.exchange(counts, [1] * len(counts), [1] * len(counts), group)
+    sent, received = torch.stack((counts.sum(dim=1), of_ranks.sum(dim=1))).tolist()
+    own_rows = collectives.exchange(rows, sent, received, group)
+    outputs = experts._products(self, own_rows, of_ranks.sum(dim=0).cumsum(dim=0, dtype=torch.int32))
+    return collectives.exchange(outputs, received, sent, group)
+
+
+FAULTS: Mapping[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
+    "experts not averaged over their ranks": lambda: _replaced(
+        ExpertParallel, "average", lambda _: lambda *_args: None
+    ),
+    "experts averaged twice": lambda: _replaced(ExpertParallel, "average", _twice),
+    "rows left in the order of ranks": lambda: _replaced(experts, "_sent", lambda _: _source_major),
+    "rows exchanged without gradients": lambda: _replaced(experts, "exchange", lambda _: _cut_off),
+    "experts of the neighbour": lambda: _replaced(ExpertParallel, "cut", lambda _: _of_neighbour),
+    "experts laid out over all shards": lambda: _replaced(Mesh, "expert_shards", lambda _: Mesh.shards),
+}
