@@ -57,7 +57,7 @@ test-gpu-versions: ## tests/contract on the torch and transformers of the GPU fi
 	test -x $(GPU_VERSIONS)/bin/python || $(PYTHON) -m venv $(GPU_VERSIONS)
 	grep -vE '^(setuptools|nvidia-|cuda-|triton==)' constraints-cuda.txt > $(GPU_VERSIONS)/constraints.txt
 	$(GPU_VERSIONS)/bin/python -m pip --disable-pip-version-check install --quiet -c $(GPU_VERSIONS)/constraints.txt \
-		$$(sed -nE 's/^(torch==[0-9.]+).*/\1/p' constraints-cuda.txt) -e '.[train,dev]'
+		$$(sed -nE 's/^(torch==[0-9.]+).*/\1/p' constraints-cuda.txt) -e '.[train,dev,fp8]'
 	$(GPU_VERSIONS)/bin/python scripts/install_pth.py
 	$(GPU_VERSIONS)/bin/python -m pytest -n 2 --dist loadfile -m 'not heavy' tests/contract
 

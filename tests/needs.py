@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+import transformers
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from benchmarks.hosts import HostsError
 from tests.tracking.browser import chromium
@@ -55,6 +57,12 @@ def root(to: str) -> None:
     """Skips the test where this user is not root, who alone may do `to`."""
     if os.geteuid():
         refused(to, "this user is not root")
+
+
+def family(architecture: str) -> None:
+    """Skips the test where the installed transformers does not know the architecture, as that of the GPU figures."""
+    if architecture not in CONFIG_MAPPING:
+        pytest.skip(f"transformers {transformers.__version__} has no {architecture}: that of constraints.txt has it")
 
 
 def refused(needed: str, answer: str) -> NoReturn:

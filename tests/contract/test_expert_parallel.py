@@ -96,7 +96,7 @@ def _dispatched(chosen_of_ranks: list[list[list[int]]]) -> list[str]:
     wrong = [
         f"rank {rank}: {name}"
         for name, (expected, received) in pairs.items()
-        if received is None or not torch.allclose(expected, received, rtol=1e-5, atol=1e-4)
+        if expected is None or received is None or not torch.allclose(expected, received, rtol=1e-5, atol=1e-4)
     ]
     everywhere: list[Any] = [None] * size
     dist.all_gather_object(everywhere, wrong)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests import needs
 from tests.contract.family_cases import FAMILIES, FAULTS, WORLD_SIZE, product, quick
 from tests.contract.group import run_group
 from tests.contract.mesh_group import run_all
@@ -26,6 +27,7 @@ def results() -> list[dict[str, Any]]:
 def _result(index: int) -> dict[str, Any]:
     result = results()[index]
     if "error" in result:
+        needs.family(QUICK[index].recipe.model.architecture)
         pytest.fail(result["error"])
     return result
 

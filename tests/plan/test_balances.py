@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,7 +37,7 @@ def test_layouts_whose_ranks_share_experts_out_get_slower_and_others_do_not(
     config: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for ep, slower in (("8", True), ("1", False)):
-        rows = printed_json(capsys, config, *ON_8, "--set", f"ep={ep}", "--balance", "1,1.5,3")["balances"]
+        rows: Any = printed_json(capsys, config, *ON_8, "--set", f"ep={ep}", "--balance", "1,1.5,3")["balances"]
         assert [row["balance"] for row in rows] == [1.0, 1.5, 3.0]
         seconds = [row["step_time_s"] for row in rows]
         assert (seconds[0] < seconds[1] < seconds[2]) if slower else (seconds[0] == seconds[1] == seconds[2])

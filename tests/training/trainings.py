@@ -63,7 +63,7 @@ def run(handle: ClusterHandle, folder: Path, name: str, layout: Layout = DDP) ->
     options = train.PARSER.read([str(target), *arguments, "--checkpoint-steps", "20", "--val-tokens", "160"])
     with opened(options) as training:
         code = 0 if training.is_complete else train_on(handle, training)
-        return code, summary(training.folder, training.plan)
+        return code, dict(summary(training.folder, training.plan))
 
 
 def listen_after(folder: Path, sockets: list[tuple[str, str]]) -> None:

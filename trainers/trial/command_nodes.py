@@ -33,7 +33,7 @@ def on_nodes(function: Callable[..., Any], job: Job) -> Any:
     gpus = devices if job.cluster.device_kind == "cuda" else 0
     cpus = job.cpus_per_worker * devices
     selector = {"ray.io/node-id": f"in({','.join(job.nodes)})"} if job.nodes else None
-    task = ray.remote(function)
+    task: Any = ray.remote(function)
     if job.cluster.num_nodes == 1:
         return ray.get(
             task.options(
@@ -174,7 +174,7 @@ class TreesOnNodes:
         for number, actor in enumerate(self._others, start=1):
             look = self._looks[number - 1]
             if look is not None and ray.wait([look], timeout=0)[0]:
-                answer = ray.get(look)
+                answer: dict[str, Any] = ray.get(look)
                 self._gib[number] = answer["gib"]
                 self._wrong = self._wrong or answer["wrong"]
                 # The clock of another node tells nothing here.
