@@ -69,4 +69,4 @@ class ClustersForm(TypedDict):
     comparison: list[ComparedForm]
     """The rows, those found for the demands below the cluster of their kind."""
     smallest: list[ComparedForm]
-    """For each recipe, the row that meets the demands with the fewest devices."""
+    """The row of each recipe that meets the demands with the fewest devices."""
