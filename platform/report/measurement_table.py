@@ -102,6 +102,9 @@ _CELLS: dict[str, Callable[[MeasuredRow], Any]] = {
     "heads": _model("num_heads"),
     "kv_heads": _model("num_kv_heads"),
     "ffn": _model("ffn_size"),
+    "experts": lambda row: _model("num_experts")(row) or None,
+    "top_k": lambda row: _model("experts_per_token")(row) or None,
+    "shared_ffn": lambda row: _model("shared_ffn_size")(row) or None,
     "vocab": _model("vocab_size"),
     "seq_len": lambda row: row.run.recipe.seq_len,
     "gpu": lambda row: (row.run.conditions or row.header.cluster).device,
@@ -142,7 +145,7 @@ _NAMES = (
     "tp,pp,cp,dp,strategy,micro_batch,grad_accum,global_batch,activation_ckpt,precision,flash_attention,iter_time_s,"
     "tokens_per_s_per_gpu,tflops_per_gpu,mfu,hfu,peak_mem_gb,status,vp,ep,seq_parallel,derived,notes,recipe,engine,"
     "optimizer,state_precision,grad_sync,offload,attention,loss,compile,compression,cap_gib,outcome,peak_reserved_gib,"
-    "layout_id,compile_s"
+    "layout_id,compile_s,experts,top_k,shared_ffn"
 )
 HEADER = tuple(dict.fromkeys((*_NAMES.split(","), *MODEL_PARALLEL)))
 """The columns in order. Published tables have those before `recipe`."""
@@ -150,7 +153,21 @@ HEADER = tuple(dict.fromkeys((*_NAMES.split(","), *MODEL_PARALLEL)))
 
 _OF_RECIPE = frozenset(
     (
-        *("model", "params_b", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len", "precision"),
+        *(
+            "model",
+            "params_b",
+            "layers",
+            "hidden",
+            "heads",
+            "kv_heads",
+            "ffn",
+            "experts",
+            "top_k",
+            "shared_ffn",
+            "vocab",
+            "seq_len",
+            "precision",
+        ),
         *("optimizer", "state_precision", "compression"),
     )
 )

@@ -101,6 +101,11 @@ NOTED = {name: axis.note for name, axis in axes_of(Layout).items() if axis.note 
 """Axes that this project's own tables state in their notes."""
 
 
+def noted_column(axis: str) -> str:
+    """Returns the column of an axis that notes state, of its name unless tables have the number of experts there."""
+    return "experts_kernel" if axis == "experts" else axis
+
+
 def _match(text: str, patterns: tuple[tuple[str, str | None], ...]) -> str:
     for pattern, value in patterns:
         if match := re.search(pattern, text):
@@ -155,7 +160,7 @@ def _facts(row: Row, text: str) -> dict[str, str]:
     facts = {
         "software": _software(row, text),
         **{name: _match(text, patterns) for name, patterns in _COLUMNS.items()},
-        **noted_kernels(row.get("notes", "")),
+        **{noted_column(axis): value for axis, value in noted_kernels(row.get("notes", "")).items()},
         "eager": "yes" if _is_eager(row, text) else "",
         "node": _node(row, text),
         "matmul_precision": _match(precision, _PRECISIONS),

@@ -207,7 +207,7 @@ def _interpret(row: Row, *, measured: bool) -> PublishedRun:
         raise ValueError(f"status {row['status'] or row.get('outcome') or 'not stated'}")
     if row.get("outcome") and row["outcome"] not in set(Outcome):
         raise ValueError(f"outcome {row['outcome']!r} is not one of {', '.join(Outcome)}")
-    if any((number(row, name) or 1) > 1 for name in CUTTING["experts"]):
+    if not row.get("engine") and any((number(row, name) or 1) > 1 for name in CUTTING["experts"]):
         raise ValueError("expert parallelism of other software is not modelled")
     model = model_of(row)
     cluster = cluster_of_row(row)

@@ -1,15 +1,17 @@
 """Parts of a measured table's row: its model, its cluster, its layout under its software, and its batch."""
 
+import dataclasses
 import itertools
 from typing import get_args
 
 from platform.cost_model.hardware import ClusterSpec, cluster_of, find_device_by_memory, node_names
 from platform.cost_model.stacks import fact, has, with_software
 from platform.validate.cells import Row, choice, number, positive_number, whole_number
-from platform.validate.facts import NOTED
+from platform.validate.facts import NOTED, noted_column
 from platform.validate.published import compile_of, is_flash, sharing_ranks
 from platform.validate.row_software import data_parallelism_of, software_of, stage_of
 from platform.validate.rows import NEEDED
+from trainers.spec import architectures
 from trainers.spec.axis import choices_of, defaults_of
 from trainers.spec.layout import Layout
 from trainers.spec.layout_axes import AXES, CUTTING, MODEL_PARALLEL, Checkpointing, Offload, num_ranks
@@ -18,14 +20,13 @@ from trainers.spec.model import ModelSpec
 
 def model_of(row: Row) -> ModelSpec:
     """Returns the model of a row. The table has no columns for gate and tied table: of their four cases, this is the
-    one nearest to `params_b`.
+    one nearest to `params_b`; with experts all have a gate, and no table is tied.
 
     Raises:
-        ValueError: it has experts, whose published rows are cut in ways that are not predicted (tp, expert parallelism,
-            shared experts), or its parameters are not those stated.
+        ValueError: its parameters are not those stated, or its experts are not all that its blocks have.
     """
-    if experts := whole_number(row, "experts"):
-        raise ValueError(f"a mixture of {experts:g} experts: only dense models are read from tables")
+    if whole_number(row, "experts"):
+        return _with_experts(row)
     seq_len, hidden = positive_number(row, "seq_len"), positive_number(row, "hidden")
     stated = number(row, "params_b")
     cases: list[ModelSpec] = []
@@ -50,9 +51,62 @@ def model_of(row: Row) -> ModelSpec:
     errors = [abs(case.num_parameters / 1e9 / stated - 1) for case in cases]
     best = min(range(4), key=lambda index: errors[index])
     chosen = cases[best] if errors[0] > errors[best] + 0.02 else cases[0]
-    if abs(chosen.num_parameters / 1e9 / stated - 1) > 0.15:
-        raise ValueError(f"{chosen.num_parameters / 1e9:.2f}B parameters by its shape, {stated:g}B stated")
+    _check_parameters(chosen, stated)
     return chosen
+
+
+def _with_experts(row: Row) -> ModelSpec:
+    """Returns a model whose blocks all have experts: of a known family by its name, else as Mixtral, or as Qwen2 where
+    one is shared. The width of an expert that is not stated follows from `params_b`.
+    """
+    layers, of_experts, stated = (
+        positive_number(row, "layers"),
+        whole_number(row, "moe_layers"),
+        number(row, "params_b"),
+    )
+    if of_experts and of_experts != layers:
+        raise ValueError(f"{of_experts} of {layers} blocks have experts, and blocks of two kinds are not predicted")
+    width = whole_number(row, "moe_ffn") or whole_number(row, "ffn")
+    shared = whole_number(row, "shared_ffn") or (whole_number(row, "shared_experts") or 0) * (width or 0)
+    family = row.get("architecture", "")
+    is_known = family in architectures.names() and getattr(architectures.architecture_of(family), "experts", "")
+    spec = ModelSpec(
+        name=row["model"],
+        architecture=family if is_known else "qwen2_moe" if shared else "mixtral",
+        num_layers=layers,
+        hidden_size=positive_number(row, "hidden"),
+        num_heads=positive_number(row, "heads"),
+        num_kv_heads=whole_number(row, "kv_heads") or 0,
+        ffn_size=width or 8,
+        shared_ffn_size=shared,
+        num_experts=positive_number(row, "experts"),
+        experts_per_token=positive_number(row, "top_k"),
+        vocab_size=positive_number(row, "vocab"),
+        max_positions=positive_number(row, "seq_len"),
+        tied_embeddings=False,
+    )
+    if width is None:
+        if not stated:
+            raise ValueError("neither moe_ffn nor params_b stated, from which the width of an expert follows")
+        each = dataclasses.replace(spec, ffn_size=16).num_parameters - spec.num_parameters  # of eight columns more
+        spec = dataclasses.replace(spec, ffn_size=8 + 8 * max(0, round((1e9 * stated - spec.num_parameters) / each)))
+    if stated:
+        _check_parameters(spec, stated)
+    return spec
+
+
+def _check_parameters(model: ModelSpec, stated_b: float) -> None:
+    if abs(model.num_parameters / 1e9 / stated_b - 1) > 0.15:
+        raise ValueError(f"{model.num_parameters / 1e9:.2f}B parameters by its shape, {stated_b:g}B stated")
+
+
+def _noted(row: Row, axis: str) -> str:
+    """Returns the value of an axis that notes state, else its default; other software is taken to group products of
+    experts.
+    """
+    groups = axis == "experts" and row.get("experts") and not row.get("engine")
+    default = "grouped" if groups else str(defaults_of(Layout)[axis])
+    return choice(row, noted_column(axis), choices_of(Layout)[axis], default)
 
 
 def cluster_of_row(row: Row) -> ClusterSpec:
@@ -171,5 +225,5 @@ def layout_of_row(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str,
         "attention": row.get("attention") or ("sdpa" if is_flash(row, cluster) else "eager"),
         "loss": loss if (loss := row.get("loss")) in ("chunked", "quack") else "plain",
         "compile": compile_of(row),
-        **{name: choice(row, name, choices_of(Layout)[name], str(defaults_of(Layout)[name])) for name in NOTED},
+        **{name: _noted(row, name) for name in NOTED},
     }

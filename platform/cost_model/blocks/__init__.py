@@ -26,5 +26,7 @@ def mean(c: Columns, ask: Callable[[DenseCosts], tuple[Array, ...]]) -> tuple[Ar
     shares = {name: share for name in _NAMES if np.any((share := c.blocks[f"{name}_share"]) > 0)}
     if len(shares) == 1:
         return ask(_costs_of(*shares))
-    figures = [[share * figure for figure in ask(_costs_of(name))] for name, share in shares.items()]
+    with np.errstate(divide="ignore", invalid="ignore"):  # of rows without the kind, whose sizes are 0
+        asked = {name: ask(_costs_of(name)) for name in shares}
+    figures = [[np.where(share > 0, share * figure, 0.0) for figure in asked[name]] for name, share in shares.items()]
     return tuple(functools.reduce(np.add, kinds) for kinds in zip(*figures, strict=True))

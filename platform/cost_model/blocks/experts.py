@@ -26,14 +26,18 @@ ROUTER_BYTES = constants.number("experts", "ROUTER_BYTES")
 class _ExpertsCosts(DenseCosts):
     def products_s(self, c: Columns, tokens: Array) -> tuple[Array, Array]:
         h, heads, chosen = c.hidden, c.attention_width, c.blocks["experts_per_token"]
-        shapes = ((heads + 2 * c.kv_width, h), (h, heads), (c.blocks["num_experts"], h))
+        shapes = (((heads + 2 * c.kv_width) / c.tp, h), (h, heads / c.tp), (c.blocks["num_experts"], h))
         rows = tokens * chosen * _unevenness(c)
         groups = np.maximum(np.minimum(c.blocks["num_experts"] / c.parts("experts"), rows), 1.0)
-        ffn = c.blocks["ffn"]
-        if np.any(shared := c.blocks["shared_ffn"]):
-            shapes = (*shapes, (2 * shared, h), (h, shared))
+        ffn = c.blocks["ffn"] / c.tp  # other software cuts experts too
         forward = [matmul_s(c, tokens, *shape) for shape in shapes]
         backward = [backward_matmul_s(c, tokens, *shape) for shape in shapes]
+        has_shared = c.blocks["shared_ffn"] > 0
+        if np.any(has_shared):
+            shared = np.where(has_shared, c.blocks["shared_ffn"], 1.0) / c.tp  # a product of no width has no time
+            for shape in ((2 * shared, h), (h, shared)):
+                forward.append(np.where(has_shared, matmul_s(c, tokens, *shape), 0.0))
+                backward.append(np.where(has_shared, backward_matmul_s(c, tokens, *shape), 0.0))
         for width, depth in ((2 * ffn, h), (h, ffn)):
             forward.append(_of_experts_s(c, rows, width, depth, groups))
             backward.append(_of_experts_s(c, rows, depth, width, groups))
