@@ -272,8 +272,10 @@ def _nearest(points: PlanPoints, columns: Columns, prediction: Prediction) -> st
     row = int(np.argmin(prediction.memory.needed_gib / columns.capacity_gib))
     listed = ", ".join(f"{part} {gib:.1f}" for part, gib in parts_gib(columns, row).items() if gib >= 0.05)
     phase = PHASES[int(prediction.memory.phase[row])].replace("_", " ")
+    needed, capacity = float(prediction.memory.needed_gib[row]), float(columns.capacity_gib[row])
+    # Below the capacity too: the allocator keeps memory beside it, and predictions are uncertain.
+    runs = f", and runs with a probability of {prediction.ok_probability[row]:.0%}" if needed < capacity else ""
     return (
         f"nearest is {points.layouts[row].label} at micro-batch {points.batches[row].micro_batch}, which needs"
-        f" {float(prediction.memory.needed_gib[row]):.1f} GiB of {float(columns.capacity_gib[row]):.1f}"
-        f" ({phase}: {listed})"
+        f" {needed:.1f} GiB of {capacity:.1f}{runs} ({phase}: {listed})"
     )
