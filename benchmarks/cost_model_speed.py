@@ -110,6 +110,7 @@ def make_grid(recipe: Recipe, cluster: ClusterSpec, axes: Axes) -> Grid:
             "tp": tp,
             "pp": pp,
             "cp": cp,
+            "ep": np.ones(()),
             "virtual": virtual,
             **{name: np.zeros(()) for name in ("bucket_mib", "prefetch", "reshard")},
             "offload": words(("none",), zero),

@@ -14,13 +14,14 @@ if TYPE_CHECKING:
         MeasuredStudy,
         Plan,
         Search,
+        measure,
         open,
         plan,
         search,
     )  # fmt: skip
 
 __version__ = importlib.metadata.version("layout-search")
-__all__ = ["ClusterError", "InputError", "MeasuredStudy", "Plan", "Search", "open", "plan", "search"]
+__all__ = ["ClusterError", "InputError", "MeasuredStudy", "Plan", "Search", "measure", "open", "plan", "search"]
 
 
 def __getattr__(name: str) -> Any:

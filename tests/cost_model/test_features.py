@@ -150,6 +150,7 @@ def test_every_axis_reaches_the_features(axis: str) -> None:
         "attention": [{"engine": "fsdp", "zero_stage": 3, "attention": word} for word in ("eager", "sdpa")],
         "bucket_mib": [{"engine": "ddp", "bucket_mib": size} for size in (0, 10, 25.5)],
         "experts": [{"engine": "ddp", "experts": word} for word in ("loop", "grouped")],
+        "ep": [{"engine": "fsdp", "zero_stage": 3, "dp_shard": 8, "ep": ranks} for ranks in (1, 2, 4)],
         "cuda_graphs": [{"engine": "ddp", "cuda_graphs": word} for word in ("off", "on")],
         # An interleaved schedule goes with virtual stages: the two are told apart by the number of these.
         "schedule": [_PIPELINE, {**_PIPELINE, "schedule": "interleaved", "virtual": 2}],
