@@ -44,7 +44,7 @@ def test_a_command_of_two_checkouts_is_refused_before_it_begins(command: str, tm
 
 
 def test_commands_are_all_there() -> None:
-    assert len(COMMANDS) == 10 and {"search", "plan", "train", "report", "probe"} < set(COMMANDS)
+    assert len(COMMANDS) == 11 and {"search", "plan", "train", "report", "probe"} < set(COMMANDS)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 from scripts.pages import axes, degrees, measurements, options
 from scripts.reference import FOLDER, PAGES, written
 from trainers.spec import architectures
+from trainers.spec.architectures.with_experts import WithExperts
 from trainers.spec.axis import axes_of
 from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
@@ -90,9 +91,10 @@ def test_there_is_a_cell_for_each_architecture_and_a_sentence_for_what_is_missin
         ("micro-batches a step=1", "tp, cp"),
     ):
         for name, shown_degrees in cells[row].items():
-            assert shown_degrees == (expected.removeprefix("tp, ") if name in without_tp else expected), (
-                f"{row} of {name}"
-            )
+            degrees_there = expected.removeprefix("tp, ") if name in without_tp else expected
+            if isinstance(architectures.architecture_of(name), WithExperts):
+                degrees_there += ", ep"
+            assert shown_degrees == degrees_there, f"{row} of {name}"
     assert without_tp and not any("tp" in row[name] for name in without_tp for row in cells.values())
     assert "got grad_sync every: choose last" in degrees.table()
     assert not any("cp" in degrees for degrees in cells["attention=eager"].values())
@@ -105,7 +107,7 @@ def test_every_degree_that_is_missing_has_a_reason() -> None:
         for degree in degrees.SPLIT_BY:
             reasons: degrees.Refusals = {}
             # One has biases and GELU, one has experts.
-            family = {"mlp": "bloom", "experts": "mixtral"}.get(axis, "llama")
+            family = {"mlp": "bloom", "experts": "mixtral", "ep": "mixtral"}.get(axis, "llama")
             ran = degrees.runs_beside(family, degree, axis, value, reasons)
             assert ran or reasons or axis == degree, f"{degree} beside {axis}={value}"
 

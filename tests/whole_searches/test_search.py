@@ -104,7 +104,7 @@ class TestAWholeSearch:
             *("study", "space", "recipe", "winner", "tie", "miniature", "cluster", "tokens", "measurements"),
             *("price_per_gpu_h", "comparisons", "runs", "gate", "float8_price", "profile", "unresolved"),
             *("layouts_tried", "layouts_planned", "not_tried", "caveats"),
-            *("skipped", "recipes", "wall_s", "gpu_s", "end"),
+            *("skipped", "recipes", "wall_s", "gpu_s", "end", "schema"),
         }
         assert (
             printed["end"]["exit_code"] in ANSWERED and printed["end"]["why"] == "every layout of the space was tried"

@@ -282,9 +282,7 @@ def with_command(options: SearchOptions, command: Sequence[str]) -> SearchOption
     """
     study = options.study
     if study.is_own and command:
-        raise InputError(
-            "a command behind -- and --build, a training's file or --config name two trainings: leave one of them out"
-        )
+        raise InputError("a command behind -- and --build, or a training's file, name two trainings: leave out one")
     if study.build:
         study = dataclasses.replace(study, build=os.path.normpath(study.build))
     study = dataclasses.replace(study, command=tuple(command) or study.command)

@@ -45,7 +45,7 @@ def test_a_study_s_file_says_what_its_command_said(
     [
         ("spaces: gpt2", (), "has spaces, which is no option: did you mean space?"),
         ("space: gpt2", ("bloom7b",), "space is given twice"),
-        ("command: [run]", ("--", "run"), "name two trainings: leave one of them out"),
+        ("command: [run]", ("--", "run"), "name two trainings: leave out one"),
         ("command: [run]\ngpus: [1, 2]", (), "the command has no hole {gpus}"),
         ("trust: true", (), "trust, which stands on the command line alone"),
     ],
