@@ -1,6 +1,7 @@
 """Rows of mixtures of experts: published ones, and those of this project."""
 
 import dataclasses
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ QWEN = {**SHAPE, "params_b": "14.3", "experts": "60", "top_k": "4", "moe_ffn": "
 MIXTRAL = {**SHAPE, "params_b": "10.8", "experts": "8", "top_k": "2"}
 
 
-def row(**changes: str) -> dict[str, str]:
+def row(**changes: str) -> Mapping[str, str]:
     """Returns a published row with these cells."""
     return normalized({**PRINTED_ROW, "model": "a mixture", **changes})
 
