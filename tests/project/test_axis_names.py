@@ -58,7 +58,8 @@ AXES: Mapping[str, frozenset[str]] = {
     "platform/search/setup/forecast.py": frozenset({"compile"}),
     # Readers and writers of tables.
     "platform/validate/evaluation.py": frozenset({"attention", "compile", "engine", "loss", "offload"}),
-    "platform/validate/facts.py": frozenset({"attention", "compile", "engine", "loss", "mlp", "offload", "schedule"}),
+    "platform/validate/facts.py": frozenset({"attention", "compile", "engine", "loss", "mlp", "offload", "schedule"})
+    | {"experts"},
     "platform/validate/published.py": frozenset({"attention", "compile", "engine", "loss", "mlp"}),
     "platform/validate/published_run.py": SHARED,
     "platform/validate/row_parts.py": SHARED,
@@ -66,7 +67,7 @@ AXES: Mapping[str, frozenset[str]] = {
     "platform/validate/rows.py": frozenset({"schedule"}),
     "platform/validate/validation_tables.py": SHARED,
     # Published tables' words.
-    "platform/report/measurement_table.py": frozenset({"attention"}),
+    "platform/report/measurement_table.py": frozenset({"attention", "experts"}),
     # Files of other programs, and what these cannot carry.
     "platform/train/exporting/": frozenset(
         {

@@ -27,6 +27,8 @@ def mean(c: Columns, ask: Callable[[DenseCosts], tuple[Array, ...]]) -> tuple[Ar
     if len(shares) == 1:
         return ask(_costs_of(*shares))
     with np.errstate(divide="ignore", invalid="ignore"):  # of rows without the kind, whose sizes are 0
-        asked = {name: ask(_costs_of(name)) for name in shares}
-    figures = [[np.where(share > 0, share * figure, 0.0) for figure in asked[name]] for name, share in shares.items()]
+        figures_by_name = {name: ask(_costs_of(name)) for name in shares}
+    figures = [
+        [np.where(share > 0, share * figure, 0.0) for figure in figures_by_name[name]] for name, share in shares.items()
+    ]
     return tuple(functools.reduce(np.add, kinds) for kinds in zip(*figures, strict=True))
