@@ -57,8 +57,8 @@ def test_this_project_s_rows_are_read_back(kernel: str) -> None:
         name="small", architecture="qwen3_moe", num_layers=4, hidden_size=1024, num_heads=8, num_kv_heads=4,
         ffn_size=512, num_experts=16, experts_per_token=4, vocab_size=8192, max_positions=2048, tied_embeddings=False,
     )  # fmt: skip
-    made = measurement(recipe=dataclasses.replace(RECIPE, model=spec), on=layout(experts=kernel))
-    columns, (measured,) = table_of(result_of([made]))
+    own_run = measurement(recipe=dataclasses.replace(RECIPE, model=spec), on=layout(experts=kernel))
+    columns, (measured,) = table_of(result_of([own_run]))
     cells = {column.key: "" if (value := column.value(measured)) is None else str(value) for column in columns}
     assert list(cells) == list(HEADER)
     read = normalized({**cells, "gpu": "H200"})
