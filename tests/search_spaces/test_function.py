@@ -86,3 +86,8 @@ def test_a_length_that_divides_no_step_is_refused(tmp_path: Path) -> None:
 def test_a_value_survives_its_text(value: Any) -> None:
     read = value_of(text_of(value))
     assert read == value and type(read) is type(value)
+
+
+@pytest.mark.parametrize("text", ["NaN", "-Infinity", "1e999", "[1, 2]", '{"a": 1}', "[" * 100_000, "9" * 5000])
+def test_what_is_no_finite_value_is_text(text: str) -> None:
+    assert value_of(text) == text

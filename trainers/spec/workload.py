@@ -5,6 +5,7 @@ import dataclasses
 import hashlib
 import importlib.util
 import json
+import math
 import re
 import shlex
 import sys
@@ -128,12 +129,15 @@ def text_of(value: Any) -> str:
 
 
 def value_of(text: str) -> Any:
-    """Returns the number, boolean, None or text that an axis' value stands for, as a function is given it."""
+    """Returns the number, boolean, None or text that an axis' value stands for, as a function is given it; what is no
+    finite number, such as NaN, or too deep to be read, is text.
+    """
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
-    return value if isinstance(value, (int, float, str, type(None))) else text
+    is_value = isinstance(value, (int, float, str, type(None)))
+    return value if is_value and not (isinstance(value, float) and not math.isfinite(value)) else text
 
 
 def _pairs(words: Sequence[str]) -> list[tuple[str, str]]:

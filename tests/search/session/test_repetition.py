@@ -9,6 +9,7 @@ import pytest
 from platform.search.__main__ import main, parse
 from platform.search.session.repetition import RUN, write_run
 from platform.search.setup.options import SearchOptions
+from tests import needs
 
 SPACE = "def space():\n    raise SystemExit\n"
 PLACES = ("config", "studies", "name", "address", "json")
@@ -59,8 +60,8 @@ def test_a_mistake_in_the_file_is_one_sentence(
     assert line.startswith("error: ") and sentence in line
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="files are given to another user")
 def test_a_file_of_another_user_needs_trust(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    needs.root("give a file to another user")
     (tmp_path / RUN).write_text("list: false\n")
     os.chown(tmp_path / RUN, 12345, 12345)
     assert main(["--config", str(tmp_path / RUN)]) == 2

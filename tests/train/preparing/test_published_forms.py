@@ -16,6 +16,7 @@ import pyarrow.csv
 import pytest
 
 import platform.prepare as prepare
+from tests import needs
 from tests.train.preparing.corpus import as_bytes, contents, documents_of, texts
 from trainers.data.index import read_index
 
@@ -53,8 +54,8 @@ def test_lines_are_the_same_however_they_are_packed(tmp_path: Path, name: str, p
     assert documents_of(_prepared(tmp_path, source)) == as_bytes(TEXTS)
 
 
-@pytest.mark.skipif(shutil.which("zstd") is None, reason="needs the zstd command")
 def test_files_of_the_zstd_command_are_read(tmp_path: Path) -> None:
+    needs.tools(["zstd"], "zstd")
     path = tmp_path / "a.jsonl"
     path.write_bytes(_lines(TEXTS))
     subprocess.run(["zstd", "-q", "-19", "--rm", path], check=True)
@@ -166,8 +167,8 @@ def test_what_a_file_is_is_told(
     assert last.startswith("error: ") and sentence in last
 
 
-@pytest.mark.skipif(shutil.which("iconv") is None, reason="needs the iconv command")
 def test_the_command_for_utf_16_makes_what_is_read(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    needs.tools(["iconv"], "libc-bin")
     path = tmp_path / "a.txt"
     path.write_text("gämma", encoding="utf-16")
     assert prepare.main([str(path), "--out", str(tmp_path / "out")]) == 2
