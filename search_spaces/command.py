@@ -118,14 +118,9 @@ def space_of_command(
         environment=tuple(environment),
     )
     return Space(
-        name=re.sub(r"[^A-Za-z0-9._-]", "-", Path(workload.name).stem).strip("-._") or "command",
+        name=name_of(Path(workload.name), "command"),
         summary=f"the command {' '.join(words)}",
-        recipe=Recipe(
-            model=None,  # pyright: ignore[reportArgumentType]
-            workload=workload,
-            seq_len=seq_len,
-            global_batch=tokens_per_step // seq_len,
-        ),
+        recipe=recipe_of(workload, seq_len, tokens_per_step),
         axes={"engine": ("command",), "flags": tuple(combinations_of(axes, without))},
         micro_batches=(1,) if finds_largest else micro_batches_of(holes[MICRO_BATCH]),
         finds_largest=finds_largest,
@@ -189,3 +184,18 @@ def _is_text(path: Path) -> bool:
             return b"\0" not in file.read(4096)
     except OSError:  # a word too long for a name, or a file that may not be read
         return False
+
+
+def name_of(path: Path, default: str) -> str:
+    """Returns the name of a space after the file of its training, in letters that a folder's name may have."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", path.stem).strip("-._") or default
+
+
+def recipe_of(workload: Workload, seq_len: int, tokens_per_step: int) -> Recipe:
+    """Returns the recipe of a user's own training, whose model is not known."""
+    return Recipe(
+        model=None,  # pyright: ignore[reportArgumentType]
+        workload=workload,
+        seq_len=seq_len,
+        global_batch=tokens_per_step // seq_len,
+    )

@@ -1,13 +1,11 @@
 """The space of a function of the user's own that builds a training step: its axes are those of `--set`."""
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from search_spaces.command import FIRST_STEP_S, MICRO_BATCH, combinations_of, micro_batches_of
+from search_spaces.command import FIRST_STEP_S, MICRO_BATCH, combinations_of, micro_batches_of, name_of, recipe_of
 from search_spaces.space import Space
 from trainers.spec.codec import shortened
-from trainers.spec.recipe import Recipe
 from trainers.spec.workload import Workload, digest_of, file_of
 
 
@@ -63,14 +61,9 @@ def space_of_function(
     )
     listed = axes.pop(MICRO_BATCH, None)
     return Space(
-        name=re.sub(r"[^A-Za-z0-9._-]", "-", path.stem).strip("-._") or "function",
+        name=name_of(path, "function"),
         summary=f"the function {build}",
-        recipe=Recipe(
-            model=None,  # pyright: ignore[reportArgumentType]
-            workload=workload,
-            seq_len=seq_len,
-            global_batch=tokens_per_step // seq_len,
-        ),
+        recipe=recipe_of(workload, seq_len, tokens_per_step),
         axes={"engine": ("function",), "flags": tuple(combinations_of(axes, without))},
         micro_batches=(1,) if listed is None else micro_batches_of(listed),
         doubling=listed is None,
