@@ -20,7 +20,7 @@ PORT ?= 5000
 # What to test: make test TESTS=tests/search_spaces
 TESTS ?=
 # Tests run in two processes: one of them runs all that start Ray (see conftest.py).
-PYTEST = $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+PYTEST = $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 GPU_VERSIONS := .venv-gpu-versions
 QUICK := not (contract or heavy or mirror or ray or search or slow)
 

@@ -88,7 +88,7 @@ def _measure(recipe: Recipe, layout: Layout, device: torch.device) -> tuple[floa
     meter.start(None)
     meter.reset_peak()
     engine = create_engine(recipe, layout, device)
-    peak = meter.peak_allocated_gib()
+    peak = meter.peaks()[0].allocated_gib
     tokens = torch.from_numpy(source(recipe).sequences(0, range(1))).to(device)
     places: collections.Counter[str] = collections.Counter()
 

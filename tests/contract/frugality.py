@@ -38,7 +38,7 @@ def start_gib(layout: Layout) -> float:
     meter.start(None)
     meter.reset_peak()
     engine = create_engine(recipe(MIDDLE, "bf16"), layout, torch.device("cpu"))
-    peak = meter.peak_allocated_gib()
+    peak = meter.peaks()[0].allocated_gib
     engine.close()
     return peak
 
@@ -56,7 +56,7 @@ def steps_gib(layout: Layout) -> float:
     tokens = torch.from_numpy(source(thin).sequences(0, range(1)))
     for _ in range(2):
         engine.step([tokens] * 2, Unmarked())
-    peak = meter.peak_allocated_gib()
+    peak = meter.peaks()[0].allocated_gib
     engine.close()
     return peak
 

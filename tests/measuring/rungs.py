@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 
 from trainers.marks.step import Marks, StepPhase, StepResult
+from trainers.measuring.device import PeakMemory
 from trainers.measuring.figures import TimedWindow, judge
 from trainers.measuring.rung import Rung
 from trainers.measuring.sampling import Sampled
@@ -36,18 +37,21 @@ class Meter:
     """A meter whose peak is set by hand: forward and backward take 1 GiB, the optimizer step takes 5."""
 
     def __init__(self) -> None:
-        self.peak = 0.0
+        self.parts = [0.0]
 
     def reset_peak(self) -> None:
-        self.peak = 0.0
+        self.parts = [0.0]
 
-    def peak_allocated_gib(self) -> float:
-        return self.peak
+    def begin_part(self) -> None:
+        self.parts.append(0.0)
 
-    def peak_reserved_gib(self) -> float:
-        return self.peak
+    def peaks(self) -> list[PeakMemory]:
+        return [PeakMemory(allocated_gib=peak, reserved_gib=peak) for peak in self.parts]
 
-    def enforce_cap(self) -> None:
+    def hold(self, gib: float) -> None:
+        self.parts[-1] = max(self.parts[-1], gib)
+
+    def enforce_cap(self, part: int) -> None:
         return
 
 
@@ -62,9 +66,9 @@ class Engine:
     def step(self, micro_batches: Sequence[Any], marks: Marks) -> StepResult:
         for _ in micro_batches:
             marks.begin(StepPhase.MICRO_STEP)
-            self.meter.peak = max(self.meter.peak, 1.0)
+            self.meter.hold(1.0)
         marks.begin(StepPhase.OPTIMIZER_STEP)
-        self.meter.peak = max(self.meter.peak, 5.0)
+        self.meter.hold(5.0)
         return result(len(micro_batches))
 
 

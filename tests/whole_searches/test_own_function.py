@@ -18,9 +18,6 @@ def build_or_fail(layout):
 """
 
 
-# Heavy: on loaded cores the losses of micro-batch 32 were NaN from step 2 on in 3 of 7 trials, which is not explained;
-# a copy that looks at its gradients, weights and states each step had none in 5 (docs/lab/2026-11-28.md).
-@pytest.mark.heavy
 @pytest.mark.ray
 @pytest.mark.search
 def test_the_page_s_example_is_searched_on_two_workers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,9 +1,11 @@
 """The differences between a GPU and a CPU worker: clock, memory counters, memory cap."""
 
+import dataclasses
 import math
 import re
 import resource
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,6 +30,14 @@ class DeviceClock(Protocol):
         ...
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PeakMemory:
+    """The most that a device's allocator had, in GiB."""
+
+    allocated_gib: float
+    reserved_gib: float
+
+
 class Meter(Protocol):
     """Memory of one worker's device. Sizes are in GiB, without what was there before `start`."""
 
@@ -49,19 +59,21 @@ class Meter(Protocol):
         ...
 
     def reset_peak(self) -> None:
-        """Starts a new peak."""
+        """Starts a new peak, of one part."""
         ...
 
-    def peak_allocated_gib(self) -> float:
-        """Returns the highest allocation since `reset_peak`; on a CPU up to the first call, which ends the counting."""
+    def begin_part(self) -> None:
+        """Begins another part of the peak. May be called anywhere in a step."""
         ...
 
-    def peak_reserved_gib(self) -> float:
-        """Returns the most that the allocator held since `reset_peak`."""
+    def peaks(self) -> list[PeakMemory]:
+        """Returns the peak of each part since `reset_peak`; on a CPU up to the first call, which ends the counting. A
+        window without `reset_peak` has what it had before.
+        """
         ...
 
-    def enforce_cap(self) -> None:
-        """Raises `torch.OutOfMemoryError` where more was held since `reset_peak` than the cap allows.
+    def enforce_cap(self, part: int) -> None:
+        """Raises `torch.OutOfMemoryError` where that part of the peak was above the cap.
 
         A GPU's allocator refuses by itself.
         """
@@ -118,6 +130,7 @@ class CudaMeter:
     def __init__(self) -> None:
         self.total_gib = torch.cuda.mem_get_info()[1] / GIB
         self._cap_gib: float | None = None
+        self._past_parts: list[PeakMemory] = []
 
     def start(self, cap_gib: float | None, *, held_gib: float | None = None) -> None:
         torch.zeros(1, device="cuda")
@@ -136,15 +149,22 @@ class CudaMeter:
         return max(0.0, (total - free - torch.cuda.memory_reserved()) / GIB)
 
     def reset_peak(self) -> None:
+        self._past_parts = []
         torch.cuda.reset_peak_memory_stats()
 
-    def peak_allocated_gib(self) -> float:
-        return torch.cuda.max_memory_allocated() / GIB
+    def begin_part(self) -> None:
+        self._past_parts.append(self._peak())
+        torch.cuda.reset_peak_memory_stats()
 
-    def peak_reserved_gib(self) -> float:
-        return torch.cuda.max_memory_reserved() / GIB
+    def peaks(self) -> list[PeakMemory]:
+        return [*self._past_parts, self._peak()]
 
-    def enforce_cap(self) -> None:
+    def _peak(self) -> PeakMemory:
+        return PeakMemory(
+            allocated_gib=torch.cuda.max_memory_allocated() / GIB, reserved_gib=torch.cuda.max_memory_reserved() / GIB
+        )
+
+    def enforce_cap(self, part: int) -> None:
         return
 
     def alloc_retries(self) -> int:
@@ -172,11 +192,20 @@ class CudaMeter:
         return
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class CountedPart:
+    """The counted allocations of a part of a step."""
+
+    peak_gib: float
+    refused: Allocation | None
+    """The first allocation that was above the cap."""
+
+
 class CpuMeter:
     """Bytes of this process's tensors, as a GPU's allocator counts them. Nothing is reserved beyond these.
 
     These bytes are the same in every run, unlike resident pages: in one step the heap held 331 to 358 MiB. They are
-    counted between `reset_peak` and `peak_allocated_gib`. Under a cap a step that held more is out of memory:
+    counted between `reset_peak` and `peaks`. Under a cap a step that held more is out of memory:
     `enforce_cap` raises what a GPU's allocator would have raised within the step. What would exhaust the node really
     fails: RLIMIT_DATA allows this process no more than its share of the node.
 
@@ -189,10 +218,8 @@ class CpuMeter:
         self._tensors = TensorBytes()
         self._base_bytes = 0
         self._base_resident_bytes = 0
-        self._peak_gib: float | None = None
-        """The peak of the last counting; None before the first."""
-        self._refused: Allocation | None = None
-        """The first allocation since `reset_peak` that was above the cap."""
+        self._parts: list[CountedPart] = []
+        """The parts of the last counting; empty before the first."""
 
     def start(self, cap_gib: float | None, *, held_gib: float | None = None) -> None:
         self._base_bytes = self._tensors.now()
@@ -209,37 +236,41 @@ class CpuMeter:
         return 0.0
 
     def reset_peak(self) -> None:
-        self._refused = None
+        self._parts = []
         self._tensors.begin()
 
-    def peak_allocated_gib(self) -> float:
+    def begin_part(self) -> None:
+        self._tensors.begin_part()
+
+    def peaks(self) -> list[PeakMemory]:
         if self._tensors.is_counting:
-            allocations = self._tensors.end()
-            self._peak_gib = max([self._held_gib(allocation) for allocation in allocations], default=0.0)
-            cap_gib = math.inf if self._cap_gib is None else self._cap_gib
-            self._refused = next(
-                (allocation for allocation in allocations if self._held_gib(allocation) > cap_gib), None
-            )
-        if self._peak_gib is None:
-            return max(0, _status_bytes("VmHWM") - self._base_resident_bytes) / GIB
-        return self._peak_gib
+            self._parts = [self._counted(allocations) for allocations in self._tensors.end()]
+        if self._parts:
+            return [PeakMemory(allocated_gib=part.peak_gib, reserved_gib=part.peak_gib) for part in self._parts]
+        grown_gib = max(0, _status_bytes("VmHWM") - self._base_resident_bytes) / GIB
+        return [PeakMemory(allocated_gib=grown_gib, reserved_gib=grown_gib)]
 
-    def peak_reserved_gib(self) -> float:
-        return self.peak_allocated_gib()
+    def _counted(self, allocations: Sequence[Allocation]) -> CountedPart:
+        cap_gib = math.inf if self._cap_gib is None else self._cap_gib
+        return CountedPart(
+            peak_gib=max(map(self._held_gib, allocations)),
+            refused=next((allocation for allocation in allocations if self._held_gib(allocation) > cap_gib), None),
+        )
 
-    def enforce_cap(self) -> None:
-        self.peak_allocated_gib()
-        if self._refused is not None:
+    def enforce_cap(self, part: int) -> None:
+        self.peaks()
+        if self._parts and self._parts[part].refused is not None:
             raise torch.OutOfMemoryError(f"the cap of {self._cap_gib} GiB is below what the step's tensors take")
 
     def alloc_retries(self) -> int:
         return 0
 
     def out_of_memory(self, error: BaseException) -> dict[str, float | None] | None:
-        held_gib = self.peak_allocated_gib()
-        if isinstance(error, torch.OutOfMemoryError) and self._refused is not None:
-            asked_gib = self._refused.requested_bytes / GIB
-            held_gib = self._held_gib(self._refused) - asked_gib
+        held_gib = max(peak.allocated_gib for peak in self.peaks())
+        refused = next((part.refused for part in self._parts if part.refused is not None), None)
+        if isinstance(error, torch.OutOfMemoryError) and refused is not None:
+            asked_gib = refused.requested_bytes / GIB
+            held_gib = self._held_gib(refused) - asked_gib
             return {"asked_gib": asked_gib, "allocated_gib": held_gib, "reserved_gib": held_gib}
         sizes: dict[str, float | None] = {"asked_gib": None, "allocated_gib": held_gib, "reserved_gib": held_gib}
         limited = resource.getrlimit(resource.RLIMIT_DATA)[0] != resource.RLIM_INFINITY
@@ -252,7 +283,7 @@ class CpuMeter:
         return {**sizes, "asked_gib": requested / GIB} if limited or requested > self.total_gib * GIB else None
 
     def release(self) -> None:
-        self.peak_allocated_gib()  # ends the counting, too
+        self.peaks()  # ends the counting, too
         self._cap_gib = None
         hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
         resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))

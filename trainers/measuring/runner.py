@@ -1,18 +1,22 @@
 """Runs optimizer steps of one batch point between two device events, and records losses, norms and memory."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from trainers.data import Source, sample_indices
 from trainers.engines.stepper import Stepper, marks_micro_steps
 from trainers.marks.step import StepResult
+from trainers.measuring.device import PeakMemory
 from trainers.measuring.host_load import HostSampled
 from trainers.measuring.run_context import RunContext
 from trainers.measuring.sampling import Sampled
 from trainers.measuring.step_marks import StepMarks
 from trainers.measuring.timed_steps import TimedSteps, losses_of, timed_steps
 from trainers.spec.batch import BatchPoint
+
+_PHASES = ("forward_backward", "optimizer")
+"""The phases whose memory peaks are told apart, in their order."""
 
 
 class StepRunner:
@@ -24,7 +28,7 @@ class StepRunner:
         self._source = source
         self._batch = batch
         self._step = 0
-        self._peaks = {"forward_backward": 0.0, "optimizer": 0.0, "reserved": 0.0}
+        self._peaks: dict[str, float] = dict.fromkeys((*_PHASES, "reserved"), 0.0)
         self._losses: list[float] = []
         self._norms: list[float] = []
         self._times_s: list[float] = []
@@ -73,17 +77,18 @@ class StepRunner:
         if sampled is not None:
             c.sampler.start()
             c.host.start()
-        noted: Callable[[], None] | None = (lambda: self._note_peak("forward_backward")) if phases else None
         allowed_s = self._allowed_s(accum, watch_s)
-        marks = StepMarks(c, clock, first_step=self._step, allowed_s=allowed_s, on_optimizer=noted)
+        on_optimizer = c.meter.begin_part if phases else None
+        marks = StepMarks(c, clock, first_step=self._step, allowed_s=allowed_s, on_optimizer=on_optimizer)
         results = self._step_through(batches, marks, phases=phases)
         spans = clock.finish()
         if sampled is not None:
             sampled += [c.sampler.stop(), c.host.stop()]
         if not phases:
             # A window's peak is not told apart by phase; it can only have been in the one that was the larger before.
-            larger = max(("forward_backward", "optimizer"), key=self._peaks.__getitem__)
-            self._note_peak(larger, reset=False)
+            larger = max(_PHASES, key=self._peaks.__getitem__)
+            for peak in c.meter.peaks():
+                self._note_peak(larger, peak)
         c.enter("forward_backward")
         return self._recorded(results, spans, accum)
 
@@ -103,8 +108,10 @@ class StepRunner:
             results.append(self._engine.step(batch, marks))
             marks.end_step()
             if phases:
-                # On a CPU counting goes on until the peak is read: a timed window is free of it.
-                self._note_peak("optimizer", reset=number < len(batches))
+                # On a CPU counting goes on until the peaks are read: a timed window is free of it.
+                self._note_parts()
+                if number < len(batches):
+                    self._c.meter.reset_peak()
         marks.end()
         return results
 
@@ -130,10 +137,17 @@ class StepRunner:
         host = torch.from_numpy(self._source.sequences(step, indices))
         return host.pin_memory().to(c.device, non_blocking=True) if c.device.type == "cuda" else host
 
-    def _note_peak(self, phase: str, *, reset: bool = True) -> None:
-        meter = self._c.meter
-        self._peaks[phase] = max(self._peaks[phase], meter.peak_allocated_gib())
-        self._peaks["reserved"] = max(self._peaks["reserved"], meter.peak_reserved_gib())
-        meter.enforce_cap()
-        if reset:
-            meter.reset_peak()
+    def _note_parts(self) -> None:
+        """Notes the peaks of a step's two phases.
+
+        Raises:
+            torch.OutOfMemoryError: one of them was above a CPU worker's cap.
+        """
+        for part, (phase, peak) in enumerate(zip(_PHASES, self._c.meter.peaks(), strict=True)):
+            self._c.enter(phase)
+            self._note_peak(phase, peak)
+            self._c.meter.enforce_cap(part)
+
+    def _note_peak(self, phase: str, peak: PeakMemory) -> None:
+        self._peaks[phase] = max(self._peaks[phase], peak.allocated_gib)
+        self._peaks["reserved"] = max(self._peaks["reserved"], peak.reserved_gib)

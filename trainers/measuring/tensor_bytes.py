@@ -19,6 +19,7 @@ from torch._C._profiler import (
     _EventType,
     _ExperimentalConfig,
 )
+from torch.profiler import record_function
 
 _SWITCH = "FLAGS_caffe2_report_cpu_memory_usage"
 """Switch of c10 that makes the allocator count what is held, over all threads. It takes about 1 microsecond for an
@@ -27,7 +28,9 @@ allocation and its end.
 _CONFIG = ProfilerConfig(ProfilerState.KINETO, False, True, False, False, False, _ExperimentalConfig())
 _ACTIVITIES = {ProfilerActivity.CPU}
 _MARK = 1
-"""Bytes of the tensor with which counting begins."""
+"""Bytes of the tensor with which a part of the counting begins."""
+_PART = "begin of a part"
+"""Name of the range that is recorded where a part begins."""
 _SCOPES = {RecordScope.USER_SCOPE}
 """Scopes with which the profiler records allocations and collectives but no operators, whose events would be many times
 as many.
@@ -40,6 +43,7 @@ _COLLECTIVE = "gloo:"
 class Allocation:
     """One allocation, and what all tensors held with it, in bytes."""
 
+    at_ns: int
     requested_bytes: int
     held_bytes: int
 
@@ -51,35 +55,62 @@ class TensorBytes:
     threads of gloo do are left out, since they last as long as the machine lets them, and no GPU's collective does
     them: what such a thread allocates (a gathered tensor a second time, while the network works), and that it lets go
     of a tensor some time after its collective has ended.
+
+    A range of the profiler (`record_function`, torch's optimizers) must not be open from an `end` over the next
+    `begin`: where it closes, torch writes its time into memory that `end` has freed. `begin_part` is for code that may
+    run in such a range.
     """
 
     def __init__(self) -> None:
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else each reading writes two lines on standard error
         ctypes.c_bool.in_dll(ctypes.CDLL("libc10.so"), _SWITCH).value = True
         self.is_counting = False
+        self._is_in_range = False
+        """Whether a range of the profiler was open at the last `end`."""
 
     def begin(self) -> None:
-        """Starts to record what this thread allocates."""
+        """Starts to record what this thread allocates.
+
+        Raises:
+            RuntimeError: a range of the profiler was open where the last counting ended.
+        """
         if self.is_counting:
             self.end()
+        if self._is_in_range:
+            raise RuntimeError("a range of torch's profiler (record_function) was open at the end of a step: close it")
         autograd._prepare_profiler(_CONFIG, _ACTIVITIES)
         enable: Any = autograd._enable_profiler  # its stub lacks the scopes
         enable(_CONFIG, _ACTIVITIES, _SCOPES)
         self.is_counting = True
         torch.empty(_MARK, dtype=torch.uint8)  # the first event is this thread's
 
-    def end(self) -> list[Allocation]:
-        """Returns what this thread allocated since `begin`, in order. A process that ends without this crashes."""
+    def begin_part(self) -> None:
+        """Begins another part of the counting."""
+        with record_function(_PART):
+            pass
+        torch.empty(_MARK, dtype=torch.uint8)
+
+    def end(self) -> list[list[Allocation]]:
+        """Returns what this thread allocated in each part, in order. A process that ends without this crashes."""
+        with record_function(_PART):
+            pass
         self.is_counting = False
         events = list(_with_children(autograd._disable_profiler().experimental_event_tree()))
         changes = [_change(event) for event in events if event.tag == _EventType.Allocation]
         ends_ns = sorted(event.end_time_ns for event in events if event.name.startswith(_COLLECTIVE))
-        return of_first_thread(sorted(changes, key=lambda change: change.at_ns), ends_ns)
+        marks = sorted((event for event in events if event.name == _PART), key=lambda event: event.start_time_ns)
+        self._is_in_range = marks[-1].parent is not None
+        allocations = of_first_thread(sorted(changes, key=lambda change: change.at_ns), ends_ns)
+        parts: list[list[Allocation]] = [[] for _ in marks]
+        begins_ns = [mark.start_time_ns for mark in marks[:-1]]
+        for allocation in allocations:
+            parts[bisect.bisect_right(begins_ns, allocation.at_ns)].append(allocation)
+        return parts
 
     def now(self) -> int:
         """Returns the bytes held by all tensors."""
         self.begin()
-        (mark,) = self.end()
+        ((mark,),) = self.end()
         return mark.held_bytes - _MARK
 
 
@@ -117,7 +148,7 @@ def of_first_thread(changes: Sequence[AllocationChange], ends_ns: Sequence[int])
     """Returns the allocations of the first change's thread, each without other threads' own memory, and without what
     those freed after it for a collective that had ended before it. `ends_ns` are the ends of collectives.
     """
-    allocations: list[tuple[int, Allocation]] = []
+    allocations: list[Allocation] = []
     of_others: dict[int, int] = {}
     """Bytes by address."""
     held_bytes = changes[0].held_bytes - changes[0].size
@@ -128,22 +159,22 @@ def of_first_thread(changes: Sequence[AllocationChange], ends_ns: Sequence[int])
         held_bytes = change.held_bytes
         if change.thread == changes[0].thread:
             if change.size > 0:
-                allocation = Allocation(requested_bytes=change.size, held_bytes=held_bytes - sum(of_others.values()))
-                allocations.append((change.at_ns, allocation))
+                own_bytes = held_bytes - sum(of_others.values())
+                allocations.append(Allocation(at_ns=change.at_ns, requested_bytes=change.size, held_bytes=own_bytes))
         elif change.size > 0:
             of_others[change.address] = change.size
         else:
             of_others.pop(change.address, None)
-    return [allocation for _, allocation in allocations]
+    return allocations
 
 
-def _free_since(moment_ns: int, freed: int, allocations: list[tuple[int, Allocation]]) -> None:
+def _free_since(moment_ns: int, freed: int, allocations: list[Allocation]) -> None:
     """Subtracts the bytes that were freed after the moment from all allocations since."""
     for number in reversed(range(len(allocations))):
-        at_ns, allocation = allocations[number]
-        if at_ns < moment_ns:
+        allocation = allocations[number]
+        if allocation.at_ns < moment_ns:
             return
-        allocations[number] = at_ns, dataclasses.replace(allocation, held_bytes=allocation.held_bytes - freed)
+        allocations[number] = dataclasses.replace(allocation, held_bytes=allocation.held_bytes - freed)
 
 
 def _in_order(changes: Sequence[AllocationChange]) -> Iterator[AllocationChange]:

@@ -220,7 +220,8 @@ class TrainingLoop:
             late = self._job.checkpoint_steps is None and now_s - self._saved_s >= self._job.checkpoint_s
             stop = self._stop()
             own_answer = (max(1, min(_MOST_STEPS, num_steps)), late, stop)
-        answers = self._worker.gather((own_answer, self._worker.meter.peak_allocated_gib()))
+        (peak,) = self._worker.meter.peaks()
+        answers = self._worker.gather((own_answer, peak.allocated_gib))
         self._report_every, late, stop = answers[0][0]
         self._steps_begun = 0
         if self._writer.is_done:
