@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 
 from trainers.marks.step import Marks, StepPhase, StepResult
-from trainers.measuring.device import PeakMemory
+from trainers.measuring.device import AllocatorPeak
 from trainers.measuring.figures import TimedWindow, judge
 from trainers.measuring.rung import Rung
 from trainers.measuring.sampling import Sampled
@@ -45,8 +45,8 @@ class Meter:
     def begin_part(self) -> None:
         self.parts.append(0.0)
 
-    def peaks(self) -> list[PeakMemory]:
-        return [PeakMemory(allocated_gib=peak, reserved_gib=peak) for peak in self.parts]
+    def peaks(self) -> list[AllocatorPeak]:
+        return [AllocatorPeak(allocated_gib=peak, reserved_gib=peak) for peak in self.parts]
 
     def hold(self, gib: float) -> None:
         self.parts[-1] = max(self.parts[-1], gib)

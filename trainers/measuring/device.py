@@ -31,7 +31,7 @@ class DeviceClock(Protocol):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class PeakMemory:
+class AllocatorPeak:
     """The most that a device's allocator had, in GiB."""
 
     allocated_gib: float
@@ -66,7 +66,7 @@ class Meter(Protocol):
         """Begins another part of the peak. May be called anywhere in a step."""
         ...
 
-    def peaks(self) -> list[PeakMemory]:
+    def peaks(self) -> list[AllocatorPeak]:
         """Returns the peak of each part since `reset_peak`; on a CPU up to the first call, which ends the counting. A
         window without `reset_peak` has what it had before.
         """
@@ -130,7 +130,7 @@ class CudaMeter:
     def __init__(self) -> None:
         self.total_gib = torch.cuda.mem_get_info()[1] / GIB
         self._cap_gib: float | None = None
-        self._past_parts: list[PeakMemory] = []
+        self._past_parts: list[AllocatorPeak] = []
 
     def start(self, cap_gib: float | None, *, held_gib: float | None = None) -> None:
         torch.zeros(1, device="cuda")
@@ -156,11 +156,11 @@ class CudaMeter:
         self._past_parts.append(self._peak())
         torch.cuda.reset_peak_memory_stats()
 
-    def peaks(self) -> list[PeakMemory]:
+    def peaks(self) -> list[AllocatorPeak]:
         return [*self._past_parts, self._peak()]
 
-    def _peak(self) -> PeakMemory:
-        return PeakMemory(
+    def _peak(self) -> AllocatorPeak:
+        return AllocatorPeak(
             allocated_gib=torch.cuda.max_memory_allocated() / GIB, reserved_gib=torch.cuda.max_memory_reserved() / GIB
         )
 
@@ -242,13 +242,13 @@ class CpuMeter:
     def begin_part(self) -> None:
         self._tensors.begin_part()
 
-    def peaks(self) -> list[PeakMemory]:
+    def peaks(self) -> list[AllocatorPeak]:
         if self._tensors.is_counting:
             self._parts = [self._counted(allocations) for allocations in self._tensors.end()]
         if self._parts:
-            return [PeakMemory(allocated_gib=part.peak_gib, reserved_gib=part.peak_gib) for part in self._parts]
+            return [AllocatorPeak(allocated_gib=part.peak_gib, reserved_gib=part.peak_gib) for part in self._parts]
         grown_gib = max(0, _status_bytes("VmHWM") - self._base_resident_bytes) / GIB
-        return [PeakMemory(allocated_gib=grown_gib, reserved_gib=grown_gib)]
+        return [AllocatorPeak(allocated_gib=grown_gib, reserved_gib=grown_gib)]
 
     def _counted(self, allocations: Sequence[Allocation]) -> CountedPart:
         cap_gib = math.inf if self._cap_gib is None else self._cap_gib

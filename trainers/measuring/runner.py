@@ -7,7 +7,7 @@ import torch
 from trainers.data import Source, sample_indices
 from trainers.engines.stepper import Stepper, marks_micro_steps
 from trainers.marks.step import StepResult
-from trainers.measuring.device import PeakMemory
+from trainers.measuring.device import AllocatorPeak
 from trainers.measuring.host_load import HostSampled
 from trainers.measuring.run_context import RunContext
 from trainers.measuring.sampling import Sampled
@@ -148,6 +148,6 @@ class StepRunner:
             self._note_peak(phase, peak)
             self._c.meter.enforce_cap(part)
 
-    def _note_peak(self, phase: str, peak: PeakMemory) -> None:
+    def _note_peak(self, phase: str, peak: AllocatorPeak) -> None:
         self._peaks[phase] = max(self._peaks[phase], peak.allocated_gib)
         self._peaks["reserved"] = max(self._peaks["reserved"], peak.reserved_gib)
