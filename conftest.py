@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,6 +96,17 @@ def pytest_runtest_setup() -> None:
     torch = sys.modules.get("torch")
     if torch is not None and torch.get_num_threads() > 1:
         torch.set_num_threads(1)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Refuses a test that leaves a watchdog: minutes later it would end the process, in the middle of another test.
+
+    Raises:
+        AssertionError: one is there.
+    """
+    watchdogs = [thread for thread in threading.enumerate() if thread.name == "watchdog"]
+    assert not watchdogs, f"{item.nodeid} left {len(watchdogs)} watchdogs: stop them"
 
 
 @pytest.fixture

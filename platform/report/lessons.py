@@ -1,6 +1,7 @@
 """Summarises what a study taught: what each axis gained, why the winner won, what the search cost and saved."""
 
 import dataclasses
+import functools
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from platform.common.text import count, figure
 from platform.cost_model.step_time import StepTime
-from platform.report.forecast import Forecaster
+from platform.report.forecast import Forecaster, forecaster_of
 from platform.study.result.ranking import PointRuns, ratio_interval
 from platform.study.result.result import RecipeResult, StudyResult
 from trainers.measuring.intervals import interval, t_quantile
@@ -34,9 +35,10 @@ NOTED = 0.005
 AXES = (*(field.name for field in dataclasses.fields(Layout)), "micro_batch")
 
 
-def lessons(result: StudyResult, forecaster: Forecaster) -> list[str]:
+@functools.lru_cache(maxsize=1)  # the terminal and the page of one report say the same
+def lessons(result: StudyResult) -> Sequence[str]:
     """Returns sentences for each recipe with a winner, then on what the search cost."""
-    header = result.header
+    header, forecaster = result.header, forecaster_of(result.header)
     winners = [recipe_result for recipe_result, _ in result.winners]
     cost = f"The search cost {figure(result.history.gpu_s / DAY_S)} {header.cluster.device_word}-days"
     lines_of = [

@@ -10,7 +10,6 @@ from rich.table import Table as Grid
 from platform.report.accumulations import accumulation_parts
 from platform.report.batches import batch_parts
 from platform.report.columns import on_terminal
-from platform.report.forecast import forecaster_of
 from platform.report.lessons import lessons
 from platform.report.notes import notes, skipped_lines
 from platform.report.profile import profile_parts
@@ -43,7 +42,7 @@ def as_markdown(result: StudyResult) -> str:
     for part in (*batch_parts(result), *accumulation_parts(result), *profile_parts(result)):
         lines += [*map(escaped, part.heads), "", *table_lines(part.table), "", *_items(part.notes)]
     caveats = {caveat.sentence: caveat.name for of_recipe in result.of_study for caveat in of_recipe.caveats}
-    sentences = dict.fromkeys([*verdicts(result), *lessons(result, forecaster_of(result.header))])
+    sentences = dict.fromkeys([*verdicts(result), *lessons(result)])
     lines += ["## Result", "", *_items(sentence for sentence in sentences if sentence not in caveats)]
     named = [f"- **{escaped(name)}**: {escaped(sentence)}" for sentence, name in caveats.items()]
     lines += ["## Caveats", "", *named] if named else []

@@ -11,7 +11,6 @@ from platform.common.json_form import print_json
 from platform.report.accumulations import accumulation_parts
 from platform.report.batches import batch_parts
 from platform.report.console import rendered
-from platform.report.forecast import forecaster_of
 from platform.report.json_report import as_json
 from platform.report.lessons import lessons
 from platform.report.profile import profile_parts
@@ -37,7 +36,7 @@ def show(result: StudyResult, files: Sequence[Path], *, as_object: bool) -> None
     color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     parts = (*batch_parts(result), *accumulation_parts(result), *profile_parts(result))
     print(render(result, width=width, color=color), rendered(parts, width=width, color=color), sep="", end="")
-    for sentence in [*verdicts(result), *lessons(result, forecaster_of(result.header))]:
+    for sentence in [*verdicts(result), *lessons(result)]:
         print(textwrap.fill(sentence, width, break_long_words=False, break_on_hyphens=False))
     if files:
         print("Files:", *files, sep="\n  ")

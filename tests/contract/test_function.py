@@ -1,5 +1,6 @@
 """A function of the user's own is measured as engines are: the page's example on two ranks, and what goes wrong."""
 
+import contextlib
 import dataclasses
 import re
 import resource
@@ -71,11 +72,11 @@ def _measured(candidate: Candidate, batches: tuple[BatchPoint, ...], cap_gib: fl
             recipe, layout, cluster, "unknown", engine_lacks=lacks(engine_class(layout.engine))
         ),
     )  # fmt: skip
-    stepper = create_stepper(recipe, layout, CPU)
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.callback(context.watchdog.stop)
+        stepper = create_stepper(recipe, layout, CPU)
+        stack.callback(stepper.close)
         return [Rung(context, stepper, data.source(recipe), batch).measure({}) for batch in batches]
-    finally:
-        stepper.close()
 
 
 def _ladder(candidate: Candidate) -> list[Measurement]:

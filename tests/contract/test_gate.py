@@ -118,9 +118,7 @@ def _curves(recipe: Recipe, layout: Layout) -> GateCurves:
     """Returns the curves that a trial records, by the trial's own steps."""
     engine = create_engine(recipe, layout, CPU)
     job = SimpleNamespace(trial_id="", recipe=recipe, layout=layout, is_winner_run=True, first_step_s=60.0)
-    meter = SimpleNamespace(
-        peak_allocated_gib=float, peak_reserved_gib=float, enforce_cap=lambda: None, reset_peak=lambda: None
-    )
+    meter = SimpleNamespace(peaks=list)
     watchdog = SimpleNamespace(beat=lambda *_, **__: None, saw=lambda _: None, allowance_s=60.0)
     context: Any = SimpleNamespace(
         job=job,

@@ -2,6 +2,7 @@
 
 import math
 import resource
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -33,7 +34,15 @@ LACKS = tuple(ABILITIES)
 COMPLETE = [engine_class(name) for name in ("ddp", "fsdp")]  # made first, without what trials leave out of imports
 
 
-def _context(meter: CpuMeter, **timing: Any) -> RunContext:
+@pytest.fixture
+def watchdog() -> Iterator[Watchdog]:
+    """Yields a watchdog that the test leaves no trace of."""
+    watchdog = Watchdog(floor_s=600, on_hang=lambda activity, waited_s: None)
+    yield watchdog
+    watchdog.stop()
+
+
+def _context(meter: CpuMeter, watchdog: Watchdog, **timing: Any) -> RunContext:
     job = Job(
         trial_id="t1",
         recorder="",
@@ -46,7 +55,7 @@ def _context(meter: CpuMeter, **timing: Any) -> RunContext:
     )
     return RunContext(
         job=job, device=CPU, rank=0, meter=meter, sampler=CpuSampler(), host=HostSampler(), clock=CpuClock,
-        watchdog=Watchdog(floor_s=600, on_hang=lambda activity, waited_s: None),
+        watchdog=watchdog,
         gather=lambda value: [value], enter=lambda phase: None, promise=lambda work_s: None,
         conditions=lambda: conditions_of(
             job.recipe, job.layout, job.cluster, "unknown", engine_lacks=lacks(engine_class(BARE.engine))
@@ -55,15 +64,15 @@ def _context(meter: CpuMeter, **timing: Any) -> RunContext:
     )  # fmt: skip
 
 
-def _rung(meter: CpuMeter) -> Rung:
+def _rung(meter: CpuMeter, watchdog: Watchdog) -> Rung:
     stepper = create_stepper(miniature(), BARE, CPU)
-    return Rung(_context(meter), stepper, data.source(miniature()), BATCH)
+    return Rung(_context(meter, watchdog), stepper, data.source(miniature()), BATCH)
 
 
-def test_its_speed_memory_and_losses_are_measured() -> None:
+def test_its_speed_memory_and_losses_are_measured(watchdog: Watchdog) -> None:
     meter = CpuMeter(1.0)
     meter.start(None)
-    measured = _rung(meter).measure({})
+    measured = _rung(meter, watchdog).measure({})
     assert measured.outcome in TIMED, measured.reason
     assert measured.tokens_per_s is not None and measured.step_time_s is not None
     assert measured.tokens_per_s == pytest.approx(8 * 32 / measured.step_time_s)
@@ -73,22 +82,22 @@ def test_its_speed_memory_and_losses_are_measured() -> None:
     assert measured.conditions is not None and measured.conditions.engine_lacks == LACKS
 
 
-def test_it_runs_out_of_memory_under_a_cap() -> None:
+def test_it_runs_out_of_memory_under_a_cap(watchdog: Watchdog) -> None:
     meter, limit = CpuMeter(1.0), resource.getrlimit(resource.RLIMIT_DATA)
     meter.start(1e-5)
     try:
         with pytest.raises(torch.OutOfMemoryError):
-            _rung(meter).measure({})
+            _rung(meter, watchdog).measure({})
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, limit)
 
 
-def test_the_gate_and_a_training_name_what_it_lacks() -> None:
+def test_the_gate_and_a_training_name_what_it_lacks(watchdog: Watchdog) -> None:
     bare = "tests.measuring.bare_stepper.BareStepper lacks: give it"
     state = ", ".join(methods_of(ABILITIES["training state"]))
     stepper = create_stepper(miniature(), BARE, CPU)
     with pytest.raises(MissingAbilityError, match=f"the numerics gate needs training state, which {bare} {state}, as"):
-        gate_curves.curves_of(_context(CpuMeter(1.0)), stepper, GateSize(), BATCH)
+        gate_curves.curves_of(_context(CpuMeter(1.0), watchdog), stepper, GateSize(), BATCH)
     with pytest.raises(MissingAbilityError) as raised:
         create_engine(miniature(), BARE, CPU)
     sentence = one_line(raised.value)

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from platform.report.forecast import forecaster_of
 from platform.report.html import page as html_page
 from platform.report.json_report import as_json
 from platform.report.lessons import lessons
@@ -91,7 +90,7 @@ def test_no_view_states_a_lead_that_is_not_resolved(tmp_path: Path) -> None:
     for measured in histories(60):
         result = result_of(measured)
         (of_recipe,) = result.of_study
-        sentences = [*verdicts(result), *lessons(result, forecaster_of(result.header))]
+        sentences = [*verdicts(result), *lessons(result)]
         assert unresolved_leads(sentences) == []
         best, *others = of_recipe.ranking
         if of_recipe.winner is None or not others:

@@ -134,7 +134,7 @@ def test_a_study_ends_with_its_lessons_and_its_cost() -> None:
             ),
         ]
     )
-    lines = lessons(StudyResult.of(history), Forecaster(cluster=H200S))
+    lines = lessons(StudyResult.of(history))
     assert lines[0].startswith("checkpointing, all else equal: ")
     assert "The search cost 2.00 GPU-days" in lines[-1] and "less than the median of what ran" in lines[-1]
 
@@ -144,7 +144,7 @@ def test_each_recipe_has_its_own_lessons_and_the_search_one_cost() -> None:
     same = [dataclasses.replace(point, recipe=other) for point in (FAST, SLOW)]
     history = History([header(recipes=(RECIPE, other), cluster=H200S, at="2026-11-21T00:00:00+00:00")])
     history.extend([Measured(measurement=point, at="2026-11-21T00:00:00+00:00") for point in (FAST, SLOW, *same)])
-    lines = lessons(StudyResult.of(history), Forecaster(cluster=H200S))
+    lines = lessons(StudyResult.of(history))
     first, second = lines.index(f"Of {RECIPE.label}:"), lines.index(f"Of {other.label}:")
     assert [sum("faster" in line for line in part) for part in (lines[first:second], lines[second:])] == [1, 1]
     assert [line.startswith("Over 100B tokens ") for line in lines].count(True) == 2

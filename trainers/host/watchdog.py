@@ -24,7 +24,9 @@ class Watchdog:
         self._activity = "start"
         self._since = time.monotonic()
         self._until: float | None = None
-        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+        self._thread.start()
 
     @property
     def allowance_s(self) -> float:
@@ -50,9 +52,13 @@ class Watchdog:
         with self._lock:
             self._until = None
 
+    def stop(self) -> None:
+        """Ends the watching for good."""
+        self._stopped.set()
+        self._thread.join()
+
     def _watch(self) -> None:
-        while True:
-            time.sleep(0.5)
+        while not self._stopped.wait(0.5):
             with self._lock:
                 late = self._until is not None and time.monotonic() > self._until
                 activity, waited_s = self._activity, time.monotonic() - self._since

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 
 from platform.common.text import duration, figure, plural
-from platform.report.forecast import forecaster_of
 from platform.report.html.chart import lines
 from platform.report.html.elements import Block, Charts, Paragraph, Section, headed
 from platform.report.lessons import lessons
@@ -65,7 +64,7 @@ def cost_of_the_search(results: Sequence[StudyResult]) -> Iterator[Block]:
     ]
     yield Table(columns=columns, rows=results).filled
     for result in results:
-        sentences = lessons(result, forecaster_of(result.header))
+        sentences = lessons(result)
         if sentences:
             yield from headed(result.header.name, results)
         for sentence in sentences:

@@ -1,6 +1,7 @@
 """Ranks a recipe's points and states how certain that is, by runs in separate processes where there are any."""
 
 import dataclasses
+import functools
 import math
 import statistics
 from collections import Counter
@@ -22,7 +23,7 @@ DISTURBED = 0.10
 Resolution = Literal["faster", "tie", "not resolved"]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class PointRuns:
     """One batch point with all its runs."""
 
@@ -36,7 +37,7 @@ class PointRuns:
         """The runs that the point is judged by: separate ones, the search's where there are none."""
         return self.runs or ((self.search,) if self.search else ())
 
-    @property
+    @functools.cached_property
     def speeds(self) -> tuple[float, ...]:
         """Tokens/s of the decisive runs; empty where one of them is not `ok`, so that the point cannot win."""
         runs = self.decisive

@@ -161,7 +161,7 @@ class RecipeResult:
         return verdict_on(layout, self.recipe, self.history.gates)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class StudyResult:
     """The result of a study for each recipe, as of the moment it was computed."""
 
