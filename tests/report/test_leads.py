@@ -95,6 +95,8 @@ def test_no_view_states_a_lead_that_is_not_resolved(tmp_path: Path) -> None:
         best, *others = of_recipe.ranking
         if of_recipe.winner is None or not others:
             continue
+        of_others = [run for point in others if (run := point.main_run).layout != best.main_run.layout]
+        assert of_recipe.runner_up == next(iter(of_others), None), "all views name the same best other layout"
         again = [list(other.all) for place, other in enumerate(others) if not place or other.runs]
         is_open = not resolved(list(best.all), again)
         openness.add(is_open)

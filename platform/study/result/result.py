@@ -12,7 +12,7 @@ from platform.study.result.caveats import Caveat, Evidence, caveats_of
 from platform.study.result.coverage import Coverage, coverage
 from platform.study.result.float8_price import Float8Price, in_bf16, price_of
 from platform.study.result.gate import GateVerdict, has_curves, verdict_on
-from platform.study.result.ranking import Comparison, PointRuns, compared, comparisons, points, rank, speed_of, winner
+from platform.study.result.ranking import Comparison, PointRuns, compared, comparisons, points, rank, speed_of
 from platform.study.result.tie_break import contenders_of, unresolved_of
 from trainers.records.journal import GateCurves, Profile, StudyHeader
 from trainers.records.measurement import Measurement, Outcome
@@ -65,19 +65,18 @@ class RecipeResult:
 
     @functools.cached_property
     def runner_up(self) -> Measurement | None:
-        """The best point of another layout than the winner's that no gate disqualified; None where there is none.
+        """The best point of another layout than the winner's that no gate disqualified, by the ranking; None where
+        there is none.
 
         A layout that was stopped as slow cannot win, yet it may be the closest to the winner.
         """
-        best = self.winner
+        if self.winner is None:
+            return None
         disqualified = {measurement.layout for measurement in self.measurements if measurement.phase == "gate"}
-        others = [
-            measurement
-            for measurement in self.measurements
-            if best and measurement.layout not in {best.layout, *disqualified}
-        ]
-        slow = [other for other in others if other.outcome is Outcome.SLOW]
-        return max(filter(None, (winner(others), *slow)), key=speed_of, default=None)
+        left_out = {self.winner.layout, *disqualified}
+        able = next((run for point in self.ranking if (run := point.main_run).layout not in left_out), None)
+        slow = [run for run in self.measurements if run.outcome is Outcome.SLOW and run.layout not in left_out]
+        return max(filter(None, (able, *slow)), key=speed_of, default=None)
 
     @functools.cached_property
     def lead(self) -> Comparison | None:
