@@ -11,10 +11,11 @@ import torch.distributed as dist
 from transformers import AutoModelForCausalLM
 
 from tests.contract.expert_cases import cases, in_half
+from tests.contract.expert_faults import QUIET
 from tests.contract.family_cases import FAMILIES
 from tests.contract.group import run_group
 from tests.contract.mesh_group import run_all
-from tests.contract.test_mesh import differences
+from tests.contract.test_mesh import differences, expected
 from trainers.kernels import experts
 from trainers.models.model import config_of
 from trainers.spec.recipe import Recipe
@@ -52,7 +53,10 @@ def test_gradients_of_every_parameter_are_those_of_the_dense_model(place: tuple[
 def test_a_planted_fault_is_seen(place: tuple[int, int]) -> None:
     recipe, result = _result(place)
     assert "error" not in result, result["error"]
-    assert differences(result["trained"], recipe) != []
+    trained = result["trained"]
+    assert differences(trained, recipe) != []
+    sound = expected(recipe).losses[0]
+    assert (abs(trained.losses[0] / sound - 1) < 1e-5) == (CASES[place[0]][place[1]].fault in QUIET)
 
 
 def test_in_bf16_nothing_but_the_order_of_sums_changes() -> None:
