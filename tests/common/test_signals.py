@@ -58,7 +58,8 @@ def test_output_that_cannot_take_a_command_s_words_is_no_error(streams: str, env
         capture_output=True,
         text=True,
     )
-    assert (run.returncode, run.stderr) == (0, "")
+    others = [line for line in run.stderr.splitlines() if not line.endswith(" s so far")]  # progress, on a busy machine
+    assert (run.returncode, others) == (0, [])
 
 
 @pytest.mark.parametrize(
