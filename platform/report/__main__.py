@@ -6,7 +6,7 @@
     python -m platform.report --compare bloom7b-1:3f2a bloom7b-2
 
 It reads the journals alone, and updates MLflow where it lacks something. Exit codes: 0 there is a winner,
-1 nothing fits, 2 bad input, 4 not resolved which layout is the fastest.
+1 nothing fits in memory, 2 bad input, 4 not resolved which layout is the fastest.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from platform.common.command import exit_code_of
 from platform.common.errors import InputError, one_line
 from platform.common.json_form import print_json
 from platform.common.options import CommandParser, argument, json_field, markdown_field, option
-from platform.common.output import print_line
+from platform.common.output import print_line, wrapped
 from platform.common.signals import exit_with
 from platform.report.difference import difference, measurement_by_prefix
 from platform.report.difference_words import sentences
@@ -83,7 +83,7 @@ PARSER = CommandParser(
     ReportOptions,
     prog="python -m platform.report",
     description="Shows a study: its table, its winner and where its files are; brings MLflow up to date.",
-    epilog="Exit codes: 0 there is a winner, 1 nothing fits, 2 bad input, 4 not resolved which layout is the"
+    epilog="Exit codes: 0 there is a winner, 1 nothing fits in memory, 2 bad input, 4 not resolved which layout is the"
     " fastest. Examples: python -m platform.report bloom7b-1 --html report.html; python -m platform.report"
     " --compare bloom7b-1:3f2a bloom7b-2",
 )
@@ -150,7 +150,7 @@ def _report_one(folder: Path, explicit_uri: str, options: ReportOptions) -> int:
         print_line("The study is running: its search mirrors it to MLflow.")
         return report_exit_code(result)
     if not options.json and not options.markdown:
-        print(last_ending(result.history.end, folder), duration_sentence(result.history), sep="\n")
+        print(wrapped(last_ending(result.history.end, folder)), wrapped(duration_sentence(result.history)), sep="\n")
     if not options.no_mlflow and not owner:
         _mirror(folder, result, explicit_uri, options.html, options.wandb)
     return report_exit_code(result)

@@ -106,7 +106,7 @@ def test_rows_are_told_by_what_differs(
     monkeypatch.setenv("COLUMNS", "200")
     assert main([str(path), "--rows"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    rows = [line.split("  ")[0] for line in lines if re.search(r" (fits|OOM|open) \d+ %$", line.rstrip())]
+    rows = [line.split("  ")[0] for line in lines if re.search(r" (ok|OOM|open) \d+ %$", line.rstrip())]
     assert rows and len(set(rows)) == len(rows)
     text = "".join(lines)
     assert (

@@ -57,7 +57,7 @@ class PrepareOptions:
         about="integers of a .bin without an .idx, as in uint16, or uint16:50256 with the id that ends a document",
     )
     skip_bad: int = option(
-        0, least=0, metavar="N", about="pass over up to N documents that cannot be read, and tell why (default: none)"
+        0, least=0, metavar="N", about="pass over up to N documents that cannot be read, and say why (default: none)"
     )
     seed: int = option(0, least=0, metavar="N", about="seed of a mixture's order (default: %(default)s)")
     workers: int | None = option(
