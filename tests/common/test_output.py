@@ -1,4 +1,4 @@
-"""How wide results may be: as COLUMNS says, else as the terminal is, with `less` behind too."""
+"""Widths of results: COLUMNS, else that of a terminal, with a pager behind too."""
 
 import os
 

@@ -92,7 +92,7 @@ def test_no_view_shows_what_is_not_known(result: StudyResult, tmp_path: Path) ->
     for name, text in views.items():
         assert "mode=plain" in text or '"mode": "plain"' in text, name
         assert [word for word in FALSE if word in text.replace("gradient_accum", "")] == [], name
-    assert {row["notes"] for row in rows if row["notes"].endswith("tells")} != set()
+    assert {row["notes"] for row in rows if row["notes"].endswith("reports")} != set()
 
 
 def test_a_command_survives_the_table(result: StudyResult, tmp_path: Path) -> None:
