@@ -21,6 +21,7 @@ from platform.common.json_form import print_json
 from platform.common.options import CommandParser, argument, json_field, markdown_field, option
 from platform.common.output import print_line, wrapped
 from platform.common.signals import exit_with
+from platform.report import serving
 from platform.report.difference import difference, measurement_by_prefix
 from platform.report.difference_words import sentences
 from platform.report.endings import duration_sentence, last_ending, report_exit_code, written
@@ -59,6 +60,11 @@ class ReportOptions:
         (), nargs="*", metavar="STUDY", about="a study's name, or the path of its folder; several with --html"
     )
     html: Path | None = option(None, metavar="FILE", about="write one self-contained page on the studies there")
+    serve: int | None = option(
+        None,
+        metavar="PORT",
+        about="show that page at http://127.0.0.1:PORT until Ctrl-C, renewed while a search runs (0: a free port)",
+    )
     compare: tuple[str, ...] = option(
         (),
         nargs=2,
@@ -106,7 +112,7 @@ def _report(options: ReportOptions) -> int:
     if options.csv is not None and (len(places) > 1 or any(several)):
         name = " and ".join(name for _, name in places)
         raise InputError(f"{name} is several studies: give one's name with --csv, or take its scaling.csv")
-    is_together = options.html is not None or options.markdown
+    is_together = options.html is not None or options.markdown or options.serve is not None
     if len(places) > 1 and not is_together:
         raise InputError(f"{len(places)} studies are named: give --html FILE for one page on them, or one name")
     if several == [True] and not is_together:
@@ -115,6 +121,9 @@ def _report(options: ReportOptions) -> int:
     explicit_uri = options.mlflow or os.environ.get("MLFLOW_TRACKING_URI") or ""
     if explicit_uri and not options.no_mlflow:
         check_uri(explicit_uri)  # a mistake is said before anything is shown
+    if options.serve is not None:
+        serving.serve(serving.Pages(folders, _read), options.serve)
+        return 0
     if len(folders) == 1:
         return _report_one(folders[0], explicit_uri, options)
     return _report_together(folders, explicit_uri, options)
