@@ -32,6 +32,7 @@ CONVERGENCE_METRICS = (
     *("val_loss", "train_loss", "tokens_to_loss", "hours_to_loss", "loss_at_equal_tokens", "loss_at_equal_hours"),
     *("loss_spread_over_seeds", "tokens_per_s"),
 )
+TRAINING_METRICS = ("val_loss", "train_loss", "tokens", "tokens_per_s", "grad_norm", "peak_gib")
 AXES = ("engine", "sharding", *MODEL_PARALLEL, "micro_batch", "grad_accum", "checkpointing")
 """Axes of the parallel coordinates, in order; memory and speed follow."""
 
@@ -106,8 +107,31 @@ def convergence_view(name: str, comparison_id: str) -> View:
 
 def convergence_address(server: str, experiment_id: str, comparison_id: str) -> str:
     """Returns the address of a comparison's view, with its charts."""
+    return _charts_address(server, experiment_id, f"convergence-{comparison_id}")
+
+
+def training_view(name: str, training_id: str) -> View:
+    """Returns the view of one training: held-out and training loss first, against tokens and against hours."""
+    columns = [*map(_metric, TRAINING_METRICS), *map(_param, CONVERGENCE_PARAMS)]
+    of_each = {"tokens": ("val_tokens", "tokens"), "hours": ("val_hours", "train_hours")}
+    charts = [
+        _curves(loss, against)
+        for axes in of_each.values()
+        for loss, against in zip(("val_loss", "train_loss"), axes, strict=True)
+    ]
+    charts += [_curves("grad_norm"), _curves("tokens_per_s")]
+    state = _state(f"tags.training_id = '{training_id}'", columns, charts, section=f"Training {name}")
+    return View(key=f"training-{training_id}", name=f"{name}: losses", state=state, at_ms=0)
+
+
+def training_address(server: str, experiment_id: str, training_id: str) -> str:
+    """Returns the address of a training's view, with its charts."""
+    return _charts_address(server, experiment_id, f"training-{training_id}")
+
+
+def _charts_address(server: str, experiment_id: str, key: str) -> str:
     page = f"{server.rstrip('/')}/#/experiments/{experiment_id}/runs"
-    return f"{page}?viewStateShareKey=convergence-{comparison_id}&compareRunsMode=CHART"
+    return f"{page}?viewStateShareKey={key}&compareRunsMode=CHART"
 
 
 def addresses(server: str, experiment_id: str, study_id: str) -> dict[str, str]:
