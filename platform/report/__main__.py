@@ -19,9 +19,10 @@ from platform.common.command import exit_code_of
 from platform.common.errors import InputError, one_line
 from platform.common.json_form import print_json
 from platform.common.options import CommandParser, argument, json_field, markdown_field, option
-from platform.common.output import print_line, wrapped
+from platform.common.output import print_line, terminal_width, wrapped
 from platform.common.signals import exit_with
 from platform.report import serving
+from platform.report.console import rendered
 from platform.report.difference import difference, measurement_by_prefix
 from platform.report.difference_words import sentences
 from platform.report.endings import duration_sentence, last_ending, report_exit_code, written
@@ -31,14 +32,15 @@ from platform.report.image_formats import pictures_field
 from platform.report.json_report import as_json, finite
 from platform.report.markdown import as_markdown
 from platform.report.measurement_table import write_table
-from platform.report.show import show
+from platform.report.show import PLAIN_WIDTH, show
 from platform.report.summary import verdicts
+from platform.report.team import team_parts
 from platform.study.folder import located, studies_field, user_path
 from platform.study.group import is_group, member, read_group
 from platform.study.journal import JOURNAL
 from platform.study.lock import is_locked
 from platform.study.result.result import StudyResult
-from platform.study.study import find, is_study, read
+from platform.study.study import below, find, is_study, read
 from platform.tracking.mirror import Mirror
 from platform.tracking.mirrors import Mirrors
 from platform.tracking.uri import check_uri, report_uri
@@ -108,6 +110,9 @@ def _report(options: ReportOptions) -> int:
     places = [located(user_path(options.studies).absolute(), name) for name in options.names]
     if not places:
         raise InputError("no study is named: give its name, or two measurements by --compare")
+    root = places[0][0] / places[0][1]
+    if len(places) == 1 and root.is_dir() and not is_study(root) and not is_group(root) and (paths := below(root)):
+        return _report_team(root, paths, options)
     several = [is_group(studies / name) for studies, name in places]
     if options.csv is not None and (len(places) > 1 or any(several)):
         name = " and ".join(name for _, name in places)
@@ -163,6 +168,35 @@ def _report_one(folder: Path, explicit_uri: str, options: ReportOptions) -> int:
     if not options.no_mlflow and not owner:
         _mirror(folder, result, explicit_uri, options.html, options.wandb)
     return report_exit_code(result)
+
+
+def _report_team(root: Path, paths: Sequence[Path], options: ReportOptions) -> int:
+    """Shows all studies of a folder, whoever's they are; writes nothing into them. Returns the best of their exit
+    codes.
+    """
+    if options.csv is not None:
+        raise InputError(f"{root} is several studies: give one's name with --csv")
+    if options.serve is not None:
+        serving.serve(serving.Pages(paths, _read), options.serve)
+        return 0
+    studies: list[tuple[Path, StudyResult]] = []
+    for path in paths:
+        try:
+            studies.append((path, _read(path)))
+        except InputError as error:
+            print_line(f"Left out: {path.relative_to(root)}: {one_line(error)}")
+    if not studies:
+        raise InputError(f"no study in {root} can be read")
+    results = [result for _, result in studies]
+    if options.html is not None:
+        write_page(options.html, results, [path for path, _ in studies])
+    if options.json:
+        print_json({"studies": [as_json(result) for result in results]})
+    elif options.markdown:
+        print("\n".join(map(as_markdown, results)), end="")
+    else:
+        print(rendered(team_parts(studies, root), width=terminal_width(PLAIN_WIDTH)), end="")
+    return min(map(report_exit_code, results))
 
 
 def _report_together(folders: Sequence[Path], explicit_uri: str, options: ReportOptions) -> int:
