@@ -77,7 +77,7 @@ class Runs:
                 tags={"study_id": self._header.id, "study": header.name},
                 run_name=header.name,
             )
-        view_tags = {f"view_{name}": address for name, address in self._addresses.items()}
+        view_tags = {views.ADDRESS + name: address for name, address in self._addresses.items()}
         tags = {**study_run.study_tags(header), **view_tags}
         missing = {name: value for name, value in study_run.study_params(header).items() if name not in run.data.params}
         self._log(

@@ -15,6 +15,7 @@ from platform.common.signals import exit_with
 from platform.study.folder import absolute_path, studies_field
 from platform.tracking.uri import default_uri, sqlite_path
 from platform.tracking.urls import PORT
+from platform.tracking.views import ADDRESS
 
 _HOST = "127.0.0.1"
 
@@ -62,12 +63,15 @@ def newest(store: Path | None, port: int) -> list[str]:
             for parent, role in database.execute(_ROLES):
                 roles.setdefault(parent, set()).add(role)
             views: dict[tuple[str, str], dict[str, str]] = {}
-            for run, name, view, address in database.execute(_VIEWS):
-                views.setdefault((run, name), {})[view.removeprefix("view_")] = address
+            for run, name, view, address in database.execute(_VIEWS, (f"{ADDRESS}%",)):
+                views.setdefault((run, name), {})[view.removeprefix(ADDRESS)] = address
     except sqlite3.Error:
         return []
     lines: list[str] = []
-    for (run, name), addresses in list(views.items())[:_MOST_NAMED]:
+    trainings = [run for run, addresses in views.items() if "losses" in addresses]
+    others = [run for run in views if run not in trainings]
+    for run, name in (*others[:_MOST_NAMED], *trainings[:_MOST_NAMED]):
+        addresses = views[run, name]
         shown = [view for view in _SHOWN if view in addresses and _NEEDS.get(view, "") in {"", *roles.get(run, ())}]
         if shown:
             lines.append(f"{name}:")
@@ -80,7 +84,8 @@ def _at_port(address: str, port: int) -> str:
     return f"http://{_HOST}:{port}/#/{page}"
 
 
-_MOST_NAMED = 4
+_MOST_NAMED = 3
+"""Number of studies that are named, and of trainings."""
 _SHOWN = ("layouts", "charts", "gates", "losses")
 _NEEDS = {"layouts": "measurement", "charts": "measurement", "gates": "gate"}
 """The role of the runs that a view shows."""
@@ -91,7 +96,7 @@ _ROLES = (
 )
 _VIEWS = (
     "SELECT runs.run_uuid, runs.name, tags.key, tags.value FROM runs JOIN tags ON tags.run_uuid = runs.run_uuid"
-    " WHERE tags.key LIKE 'view_%' AND runs.lifecycle_stage = 'active' ORDER BY runs.start_time DESC, tags.key"
+    " WHERE tags.key LIKE ? AND runs.lifecycle_stage = 'active' ORDER BY runs.start_time DESC, tags.key"
 )
 
 

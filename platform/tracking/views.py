@@ -6,6 +6,7 @@ tag nor the fields of a view are documented: `tests/tracking/test_views.py` hold
 
 import dataclasses
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,9 @@ from trainers.spec.layout_axes import MODEL_PARALLEL
 
 TAG = "mlflow.sharedViewState."
 """Prefix of an experiment's tag that holds a view."""
+
+ADDRESS = "mlflow.layoutSearch."
+"""Prefix of a run's tags that hold the addresses of its views: MLflow's pages hide tags that begin with its name."""
 
 LAYOUT_PARAMS = (
     *("outcome", "engine", "sharding", "dp", *MODEL_PARALLEL, "micro_batch", "grad_accum"),
@@ -121,12 +125,16 @@ def training_view(name: str, training_id: str) -> View:
     ]
     charts += [_curves("grad_norm"), _curves("tokens_per_s")]
     state = _state(f"tags.training_id = '{training_id}'", columns, charts, section=f"Training {name}")
-    return View(key=f"training-{training_id}", name=f"{name}: losses", state=state, at_ms=0)
+    return View(key=_training_key(training_id), name=f"{name}: losses", state=state, at_ms=0)
 
 
 def training_address(server: str, experiment_id: str, training_id: str) -> str:
     """Returns the address of a training's view, with its charts."""
-    return _charts_address(server, experiment_id, f"training-{training_id}")
+    return _charts_address(server, experiment_id, _training_key(training_id))
+
+
+def _training_key(training_id: str) -> str:
+    return "training-" + re.sub(r"[^A-Za-z0-9_-]", "-", training_id)
 
 
 def _charts_address(server: str, experiment_id: str, key: str) -> str:

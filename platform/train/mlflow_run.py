@@ -107,7 +107,7 @@ class _Run:
         if experiment.tags.get(key) != state:
             self._client.set_experiment_tag(experiment.experiment_id, key, state)
         address = views.training_address(page_server(uri), experiment.experiment_id, training_id)
-        self._client.set_tag(self._id, "view_losses", address)
+        self._client.set_tag(self._id, f"{views.ADDRESS}losses", address)
         self._client.set_tag(self._id, "mlflow.note.content", f"[Losses against tokens and hours]({address})")
 
     def _last_step(self, key: str) -> int:

@@ -55,7 +55,7 @@ def test_a_study_is_mirrored_in_full(
     assert (experiment.tags["mlflow.experimentKind"], parent.data.tags["role"]) == ("custom_model_development", "study")
     views = {name for name in experiment.tags if name.startswith("mlflow.sharedViewState.")}
     for name, address in mirror.addresses.items():
-        assert parent.data.tags[f"view_{name}"] == address
+        assert parent.data.tags[f"mlflow.layoutSearch.{name}"] == address
         assert f"[{name}]({address})" in parent.data.tags["mlflow.note.content"]
         assert f"mlflow.sharedViewState.{address.partition('Key=')[2].partition('&')[0]}" in views
     assert {"layouts", "charts", "studies", "scaling"} == set(mirror.addresses), "no gate ran: its view would be empty"

@@ -63,7 +63,7 @@ def test_a_training_has_a_view_whose_first_charts_are_both_losses(uri: str, tmp_
     experiment = client.get_experiment_by_name("tiny")
     assert experiment is not None
     (run,) = client.search_runs([experiment.experiment_id])
-    address = run.data.tags["view_losses"]
+    address = run.data.tags["mlflow.layoutSearch.losses"]
     state = json.loads(json.loads(experiment.tags["mlflow.sharedViewState.training-0123"])["state"])
     assert [chart["metricKey"] for chart in state["compareRunCharts"][:2]] == ["val_loss", "train_loss"]
     assert "viewStateShareKey=training-0123&" in address and address in run.data.tags["mlflow.note.content"]
