@@ -94,7 +94,7 @@ def axes_worth(points: Sequence[PointRuns], winner: Measurement | None) -> list[
     ordered = sorted(by_axis.items(), key=lambda item: -max(compared.gain for compared in item[1]))
     return [
         f"{axis.replace('_', '-')}{of_miniature}, all else equal: "
-        + "; ".join(f"{one.value} is {one.gain:.1%} faster than {one.other} ({one.words})" for one in gains)
+        + "; ".join(f"{pair.value} is {pair.gain:.1%} faster than {pair.other} ({pair.words})" for pair in gains)
         + "."
         for axis, gains in ordered
     ]

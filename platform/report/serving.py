@@ -23,7 +23,7 @@ class Pages:
 
     def __init__(self, folders: Sequence[Path], read: Callable[[Path], StudyResult]) -> None:
         self._folders, self._read = folders, read
-        self._made: tuple[object, str] = (None, "")
+        self._written: tuple[object, str] = (None, "")
         self._lock = threading.Lock()
 
     def text(self) -> str:
@@ -36,10 +36,10 @@ class Pages:
             running = any(map(is_locked, self._folders))
             journals = [(folder / JOURNAL).stat() for folder in self._folders]
             state = running, [(journal.st_size, journal.st_mtime_ns) for journal in journals]
-            if self._made[0] != state:
+            if self._written[0] != state:
                 results = [self._read(folder) for folder in self._folders]
-                self._made = state, page(results, self._folders, refresh_s=REFRESH_S if running else None)
-            return self._made[1]
+                self._written = state, page(results, self._folders, refresh_s=REFRESH_S if running else None)
+            return self._written[1]
 
 
 def server(pages: Pages, port: int) -> http.server.ThreadingHTTPServer:
