@@ -20,6 +20,7 @@ from platform.cluster import head, leftovers, waiting
 from platform.cluster.nodes import ClusterHandle, ask, handle_of, this_machine
 from platform.common.errors import ClusterError, InputError
 from platform.common.output import print_line
+from platform.common.progress import Progress
 from platform.common.signals import ends_when_interrupted, sigterm_restored, skip_exit_hooks
 from trainers import startup
 from trainers.commands.processes import environment_at_start
@@ -112,7 +113,8 @@ def connected(
     sessions = _in_sessions_of_their_own() if local else contextlib.nullcontext()
     with ends_when_interrupted(), sigterm_restored(), sessions:
         try:
-            _patiently(lambda: _start(target))
+            with Progress("starting Ray" if local else f"joining the Ray cluster at {target}"):
+                _patiently(lambda: _start(target))
         except SystemExit as error:  # Ray's own handler of SIGTERM
             raise KeyboardInterrupt from error
         except Exception as error:

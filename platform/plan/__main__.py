@@ -12,7 +12,7 @@
     python -m platform.plan gpt2_xl --cluster p3.8xlarge --max-model --gpus 4,8,16 --micro-batch 16
     python -m platform.plan tr3m_1b3 --cluster 64xjean-zay-v100 --batch-rampup 32,64,128
 
-Exit codes: 0, 1 nothing fits or meets a deadline or cost, 2 bad input, 3 Ray is at fault.
+Exit codes: 0, 1 nothing fits in memory or meets a deadline or cost, 2 bad input, 3 Ray is at fault.
 """
 
 from collections.abc import Sequence

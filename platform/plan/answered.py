@@ -7,13 +7,13 @@ from rich.console import Console
 
 from platform.common.builder import BuildQuestion
 from platform.common.errors import InputError
+from platform.common.progress import Progress
 from platform.cost_model.hardware import ClusterSpec
 from platform.plan.answers import Answer, Question
 from platform.plan.assumptions import Assumptions
 from platform.plan.comparison_answer import compared
 from platform.plan.plan_options import PlanOptions
 from platform.plan.prices import check_prices
-from platform.plan.progress import Progress
 from platform.plan.projection import StudyPrior
 from platform.plan.rows import write_rows
 from platform.plan.sizes import parse_counts

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from platform.common.builder import BuildQuestion
 from platform.common.errors import InputError, NothingFits
+from platform.common.progress import Progress
 from platform.common.text import count as short_count
 from platform.cost_model.hardware import ClusterSpec
 from platform.plan.balances import by_balance, parse_balances, show_balances
@@ -21,7 +22,6 @@ from platform.plan.picture import draw_sizes
 from platform.plan.plan_options import PlanOptions
 from platform.plan.planned import LayoutPlan, PredictedLayout
 from platform.plan.points import recipes_of
-from platform.plan.progress import Progress
 from platform.plan.projection import StudyPrior
 from platform.plan.sizes import AtSize, against_devices, at_size, fewest_nodes, parse_counts, parse_phases, ramp_up
 from platform.plan.tables import (
@@ -208,7 +208,7 @@ def _layouts(question: Question) -> Answer:
         raise next(iter(without.values()))
     if not any(plan.best for plan in plans):
         raise NothingFits(
-            f"{space.recipe.model.name} fits no layout of {space.name} on {cluster.num_devices} x"
+            f"no layout of {space.name} fits {space.recipe.model.name} into the memory of {cluster.num_devices} x"
             f" {cluster.device.name}: {plans[0].nearest}{batch_hint(plans[0].skipped, space, plans[0].recipe, cluster)}"
         )
     for plan in plans:

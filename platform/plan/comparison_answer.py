@@ -9,6 +9,7 @@ from rich.console import Console
 
 from platform.common.builder import BuildQuestion
 from platform.common.errors import InputError
+from platform.common.progress import Progress
 from platform.common.text import plural
 from platform.cost_model.hardware import ClusterSpec
 from platform.plan.answers import Answer
@@ -18,7 +19,6 @@ from platform.plan.comparison_table import row_json, show_comparison, show_small
 from platform.plan.plan_options import PlanOptions
 from platform.plan.points import recipes_of
 from platform.plan.prices import check_prices
-from platform.plan.progress import Progress
 from platform.plan.subjects import cluster_of, space_of
 from search_spaces.space import Space
 

@@ -18,7 +18,17 @@ def show_comparison(rows: Sequence[Compared], demands: Demands, interruptions: I
     numbered = console.width < WIDE + 20
     several = len({(row.model, row.recipe.id) for row in rows}) > 1
     names = ["#"] if numbered else []
-    names += [*(["model"] if several else []), "cluster", "GPUs", "days", "80 %", "train", "GPU-days", "cost $", "fits"]
+    names += [
+        *(["model"] if several else []),
+        "cluster",
+        "GPUs",
+        "days",
+        "80 %",
+        "train",
+        "GPU-days",
+        "cost $",
+        "memory ok",
+    ]
     names += [*(["meets"] if demands else []), *([] if numbered else ["batch", "layout"])]
     table = table_of(*names)
     for column in table.columns:
@@ -65,7 +75,7 @@ def _legend(rows: Sequence[Compared], demands: Demands, interruptions: Interrupt
         f"days: for {tokens} tokens (--tokens), with checkpoints, restarts and failures: {interruptions.words}",
         "80 %: their interval, of the step time and of failures",
         "train: days of steps that are kept",
-        f"fits: probability that it runs within memory, {100 * SURE:.0f} % is sure",
+        f"memory ok: probability that memory suffices, {100 * SURE:.0f} % is sure",
         "batch: micro-batch x accumulated micro-batches",
     ]
     if demands:

@@ -23,7 +23,9 @@ NODE_MTBF_S = 264 * DAY_S
 2407.21783, section 3.3.4).
 """
 _LEAST_MTBF_S, _MOST_MTBF_S = 1000 / 6.50 * DAY_S, 1000 / 2.34 * DAY_S
-"""The same of Meta's two research clusters, 6.50 and 2.34 failures in a thousand node-days (arXiv 2410.21680)."""
+"""The same of Meta's two research clusters, 6.50 and 2.34 failures in a thousand node-days, as published in arXiv
+2410.21680; the paper's text was not at hand to check them.
+"""
 RESTART_S = 600.0
 """Time from a failure to the next step: taken, for no cluster was measured here. A dead node has to be noticed and
 replaced, processes start, a checkpoint is read.

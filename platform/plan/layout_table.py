@@ -36,20 +36,20 @@ def show_plan(plan: LayoutPlan, tokens: float, interruptions: Interruptions, con
             highlight=False,
         )
     if not plan.best:
-        console.print(f"nothing fits: {plan.nearest}", highlight=False)
+        console.print(f"nothing fits in memory: {plan.nearest}", highlight=False)
     else:
         _show_best(plan, tokens, console)
         console.print(_with_interruptions(plan, tokens, interruptions), highlight=False)
     for sentence in plan.at_ends:
         console.print(sentence, highlight=False)
     console.print(
-        f"{plan.num_points:,} points looked at; {plan.num_layouts:,} layouts have one that fits,"
+        f"{plan.num_points:,} points looked at; {plan.num_layouts:,} layouts have one that fits in memory,"
         f" {plan.num_too_large:,} have none",
         highlight=False,
     )
     if plan.lost_by:
-        losses = ", ".join(f"{count:,} in {part}" for part, count in plan.lost_by)
-        console.print(f"beside the first row the others that fit lose most time: {losses}", highlight=False)
+        losses = ", ".join(f"{part} ({count:,})" for part, count in plan.lost_by)
+        console.print(f"the others lose most time beside the first row in: {losses}", highlight=False)
     reasons = Table.grid(padding=(0, 1))
     reasons.add_column(justify="right")
     for reason, count in plan.skipped:
@@ -61,12 +61,12 @@ def _note_on_chance(plan: LayoutPlan) -> str:
     """Returns a sentence on a faster point that is less sure to fit, or on a first layout that is not; else ""."""
     first, faster = plan.best[0], plan.faster_if_it_fits
     if first.ok_probability < SURE:
-        return f"no layout fits with {100 * SURE:.0f} % probability: a search measures which do"
+        return f"memory suffices for no layout with {100 * SURE:.0f} % probability: a search measures which ones run"
     gain = 100 * (faster.tokens_per_s / first.tokens_per_s - 1) if faster else 0.0
     if faster is None or gain < 0.05:
         return ""
     return (
-        f"{gain:.1f} % faster, but fits with {chance_of(faster)} probability only: {faster.layout.label},"
+        f"{gain:.1f} % faster, but memory suffices with {chance_of(faster)} probability only: {faster.layout.label},"
         f" batch {batch_of(faster)}"
     )
 
@@ -77,7 +77,9 @@ def _show_best(plan: LayoutPlan, tokens: float, console: Console) -> None:
     labels = [", ".join(filter(None, (planned.layout.label, others.words))) for planned, others in plan.distinct]
     numbered = console.width < WIDE
     first = "#" if numbered else "layout"
-    table = table_of(first, "batch", "GiB", "fits", "step s", "80 %", "tok/s", "MFU", "days", "cost $", "slower in")
+    table = table_of(
+        first, "batch", "GiB", "memory ok", "step s", "80 %", "tok/s", "MFU", "days", "cost $", "why slower"
+    )
     for number, (planned, label) in enumerate(zip(best, labels, strict=True), 1):
         days = planned.days(tokens)
         table.add_row(
@@ -91,7 +93,7 @@ def _show_best(plan: LayoutPlan, tokens: float, console: Console) -> None:
             f"{100 * planned.mfu:.0f} %",
             figure(days),
             price(cluster, days, cluster.num_devices),
-            _slower_in(planned, best[0]) + (", measured" if planned.measured else ""),
+            _why_slower(planned, best[0]) + (", measured" if planned.measured else ""),
         )
     console.print(table, highlight=False)
     for number, label in enumerate(labels if numbered else (), 1):
@@ -112,7 +114,7 @@ def _with_interruptions(plan: LayoutPlan, tokens: float, interruptions: Interrup
     )
 
 
-def _slower_in(planned: PredictedLayout, first: PredictedLayout) -> str:
+def _why_slower(planned: PredictedLayout, first: PredictedLayout) -> str:
     if planned.loses_by or planned is first:
         return planned.loses_by or "best"
     is_faster = planned.tokens_per_s > first.tokens_per_s * (1 + AS_FAST)  # but less sure to fit
@@ -123,12 +125,12 @@ def _legend(best: Sequence[PredictedLayout], cluster: ClusterSpec, tokens: float
     """Returns an explanation of those columns of the table that need one."""
     meanings = [
         "batch: micro-batch x accumulated micro-batches",
-        f"fits: probability that it runs within memory, layouts of {100 * SURE:.0f} % and more first",
+        f"memory ok: probability that memory suffices, layouts of {100 * SURE:.0f} % and more first",
         INTERVAL,
         f"days: for {short_count(tokens)} tokens (--tokens)",
     ]
     if len(best) > 1:
-        meanings.append("slower in: the part of the step that costs most beside the first row")
+        meanings.append("why slower: the part of the step that takes most time beyond the first row's")
     if cluster.price_per_device_hour is None:
         meanings.append("cost: give --price-per-gpu-h")
     return "; ".join(meanings)

@@ -98,7 +98,7 @@ def _largest(space: Space, recipe: Recipe, cluster: ClusterSpec, micro_batch: in
     heads = step * _most(lambda count: fits(_in_proportion(base, count * step)), MOST_HEADS // step)
     if not heads:
         reason = size(_in_proportion(base, step)).reason
-        raise InputError(f"no model like {base.name} fits {num_devices} x {cluster.device.name}: {reason}")
+        raise InputError(f"no model like {base.name} fits into {num_devices} x {cluster.device.name}: {reason}")
     layers = _in_proportion(base, heads).num_layers
     model = grown(base, heads, layers + _most(lambda more: fits(grown(base, heads, layers + more)), MOST_LAYERS))
     planned = size(model).planned

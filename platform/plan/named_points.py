@@ -104,7 +104,7 @@ def show_named(points: Sequence[NamedPoint], cluster: ClusterSpec, tokens: float
     """Prints the points as a table."""
     console.print(conditions(cluster), highlight=False)
     wide = console.width >= _WIDE
-    names = ("point", "batch", "GiB", "step s", "80 %", "tok/s", "MFU", "days", "fits")
+    names = ("point", "batch", "GiB", "step s", "80 %", "tok/s", "MFU", "days", "memory ok")
     table = table_of(*names, *(("layout",) if wide else ()))
     for column in table.columns[8:]:
         column.justify = "left"
@@ -129,7 +129,7 @@ def show_named(points: Sequence[NamedPoint], cluster: ClusterSpec, tokens: float
     recipes = len({point.recipe for point in points})
     of_recipes = f", of {recipes} recipes: only points of one recipe compete" if recipes > 1 else ""
     fitting = sum(not point.reason for point in points)
-    console.print(f"{len(points)} named points{of_recipes}; {fitting} fit", highlight=False)
+    console.print(f"{len(points)} named points{of_recipes}; {fitting} fit in memory", highlight=False)
 
 
 def named_json(points: Sequence[NamedPoint], cluster: ClusterSpec, tokens: float) -> list[dict[str, Any]]:

@@ -121,5 +121,5 @@ def _layout(best: AtSize) -> str:
     planned = best.planned
     if planned is None:
         return best.reason
-    unsure = f", fits with {chance_of(planned)} probability" if planned.ok_probability < SURE else ""
+    unsure = f", memory suffices with {chance_of(planned)} probability" if planned.ok_probability < SURE else ""
     return planned.layout.label + unsure

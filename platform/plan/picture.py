@@ -36,7 +36,7 @@ def draw_sizes(
 
     timed = [(size.num_devices, size.planned) for size in sizes if size.planned is not None]
     if not timed:
-        raise InputError(f"there is nothing to draw: no size fits ({sizes[-1].reason})")
+        raise InputError(f"there is nothing to draw: no size fits in memory ({sizes[-1].reason})")
     left_out = ", ".join(f"{size.num_devices:,}" for size in sizes if size.planned is None)
     draw_days(
         [

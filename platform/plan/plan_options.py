@@ -112,7 +112,7 @@ class PlanOptions:
     save_layout: Path | None = option(None, metavar="FILE", about="write the first row as a layout.json")
     max_model: bool = option(False, about="grow the model until one node, or each of --gpus, is full")
     micro_batch: int | None = option(None, metavar="B", about="sequences a device for --max-model")
-    min_nodes: bool = option(False, about="the fewest nodes that fit, and time against nodes")
+    min_nodes: bool = option(False, about="the fewest nodes with enough memory, and time against nodes")
     batch_rampup: str | None = option(
         None,
         metavar="PHASES",

@@ -98,7 +98,7 @@ def parse_counts(text: str) -> tuple[int, ...]:
     raise InputError(f"device counts are written 2..3072 or 4,8,16, up to {MOST_DEVICES:,}, got {text!r}")
 
 
-UNSURE = f"no layout fits with {100 * SURE:.0f} % probability"
+UNSURE = f"memory suffices for no layout with {100 * SURE:.0f} % probability"
 
 
 def at_size(
@@ -155,8 +155,8 @@ def fewest_nodes(space: Space, recipe: Recipe, cluster: ClusterSpec, *, max_node
             rounded = RoundedBatch(num_nodes=num_nodes, global_batch=whole_batch.global_batch)
     hint = "" if rounded is None else f"; {rounded.num_nodes} fit with --set global_batch={rounded.global_batch}"
     raise InputError(
-        f"{recipe.model.name} fits on none of 1 to {max_nodes} nodes of {cluster.devices_per_node} x"
-        f" {cluster.device.name}: {refused_sizes[-1][1]}{hint}"
+        f"{recipe.model.name} does not fit in the memory of any of 1 to {max_nodes} nodes of"
+        f" {cluster.devices_per_node} x {cluster.device.name}: {refused_sizes[-1][1]}{hint}"
     )
 
 

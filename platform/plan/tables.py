@@ -124,7 +124,7 @@ def show_sizes(
             price(cluster, days, size.num_devices),
             f"{100 * planned.mfu:.0f} %",
             f"{planned.layout.label}, batch {batch_of(planned)}"
-            + (f", fits with {chance_of(planned)} probability" if planned.ok_probability < SURE else "")
+            + (f", memory suffices with {chance_of(planned)} probability" if planned.ok_probability < SURE else "")
             + (", measured" if planned.measured else ""),
             *(bar for _ in bar_titles),
         )
@@ -134,7 +134,7 @@ def show_sizes(
 def show_fewest(fewest: Fewest, cluster: ClusterSpec, console: Console) -> None:
     """Prints the memory of the smallest layout, and the figures of the layout that is chosen."""
     console.print(
-        f"the fewest that fit: {plural(fewest.num_nodes, 'node')} of {cluster.devices_per_node} x"
+        f"the fewest with enough memory: {plural(fewest.num_nodes, 'node')} of {cluster.devices_per_node} x"
         f" {cluster.device.name}",
         highlight=False,
     )
@@ -149,7 +149,8 @@ def show_fewest(fewest: Fewest, cluster: ClusterSpec, console: Console) -> None:
     console.print(f"that is {fewest.smallest}; {fewest.rank} binds", highlight=False)
     if (other := fewest.rounded) is not None:
         console.print(
-            f"{other.num_nodes} nodes fit too, with another recipe: --set global_batch={other.global_batch}, which"
+            f"{other.num_nodes} nodes have enough memory too, with another recipe:"
+            f" --set global_batch={other.global_batch}, which"
             f" {other.num_nodes * cluster.devices_per_node} devices share evenly",
             highlight=False,
         )

@@ -6,7 +6,7 @@
     python -m platform.report --compare bloom7b-1:3f2a bloom7b-2
 
 It reads the journals alone, and updates MLflow where it lacks something. Exit codes: 0 there is a winner,
-1 nothing fits, 2 bad input, 4 not resolved which layout is the fastest.
+1 nothing fits in memory, 2 bad input, 4 not resolved which layout is the fastest.
 """
 
 import dataclasses
@@ -19,8 +19,10 @@ from platform.common.command import exit_code_of
 from platform.common.errors import InputError, one_line
 from platform.common.json_form import print_json
 from platform.common.options import CommandParser, argument, json_field, markdown_field, option
-from platform.common.output import print_line
+from platform.common.output import print_line, terminal_width, wrapped
 from platform.common.signals import exit_with
+from platform.report import serving
+from platform.report.console import rendered
 from platform.report.difference import difference, measurement_by_prefix
 from platform.report.difference_words import sentences
 from platform.report.endings import duration_sentence, last_ending, report_exit_code, written
@@ -30,14 +32,15 @@ from platform.report.image_formats import pictures_field
 from platform.report.json_report import as_json, finite
 from platform.report.markdown import as_markdown
 from platform.report.measurement_table import write_table
-from platform.report.show import show
+from platform.report.show import PLAIN_WIDTH, show
 from platform.report.summary import verdicts
+from platform.report.team import team_parts
 from platform.study.folder import located, studies_field, user_path
 from platform.study.group import is_group, member, read_group
 from platform.study.journal import JOURNAL
 from platform.study.lock import is_locked
 from platform.study.result.result import StudyResult
-from platform.study.study import find, is_study, read
+from platform.study.study import below, find, is_study, read
 from platform.tracking.mirror import Mirror
 from platform.tracking.mirrors import Mirrors
 from platform.tracking.uri import check_uri, report_uri
@@ -59,6 +62,11 @@ class ReportOptions:
         (), nargs="*", metavar="STUDY", about="a study's name, or the path of its folder; several with --html"
     )
     html: Path | None = option(None, metavar="FILE", about="write one self-contained page on the studies there")
+    serve: int | None = option(
+        None,
+        metavar="PORT",
+        about="show that page at http://127.0.0.1:PORT until Ctrl-C, renewed while a search runs (0: a free port)",
+    )
     compare: tuple[str, ...] = option(
         (),
         nargs=2,
@@ -83,7 +91,7 @@ PARSER = CommandParser(
     ReportOptions,
     prog="python -m platform.report",
     description="Shows a study: its table, its winner and where its files are; brings MLflow up to date.",
-    epilog="Exit codes: 0 there is a winner, 1 nothing fits, 2 bad input, 4 not resolved which layout is the"
+    epilog="Exit codes: 0 there is a winner, 1 nothing fits in memory, 2 bad input, 4 not resolved which layout is the"
     " fastest. Examples: python -m platform.report bloom7b-1 --html report.html; python -m platform.report"
     " --compare bloom7b-1:3f2a bloom7b-2",
 )
@@ -102,11 +110,14 @@ def _report(options: ReportOptions) -> int:
     places = [located(user_path(options.studies).absolute(), name) for name in options.names]
     if not places:
         raise InputError("no study is named: give its name, or two measurements by --compare")
+    root = places[0][0] / places[0][1]
+    if len(places) == 1 and root.is_dir() and not is_study(root) and not is_group(root) and (paths := below(root)):
+        return _report_team(root, paths, options)
     several = [is_group(studies / name) for studies, name in places]
     if options.csv is not None and (len(places) > 1 or any(several)):
         name = " and ".join(name for _, name in places)
         raise InputError(f"{name} is several studies: give one's name with --csv, or take its scaling.csv")
-    is_together = options.html is not None or options.markdown
+    is_together = options.html is not None or options.markdown or options.serve is not None
     if len(places) > 1 and not is_together:
         raise InputError(f"{len(places)} studies are named: give --html FILE for one page on them, or one name")
     if several == [True] and not is_together:
@@ -115,6 +126,9 @@ def _report(options: ReportOptions) -> int:
     explicit_uri = options.mlflow or os.environ.get("MLFLOW_TRACKING_URI") or ""
     if explicit_uri and not options.no_mlflow:
         check_uri(explicit_uri)  # a mistake is said before anything is shown
+    if options.serve is not None:
+        serving.serve(serving.Pages(folders, _read), options.serve)
+        return 0
     if len(folders) == 1:
         return _report_one(folders[0], explicit_uri, options)
     return _report_together(folders, explicit_uri, options)
@@ -150,10 +164,39 @@ def _report_one(folder: Path, explicit_uri: str, options: ReportOptions) -> int:
         print_line("The study is running: its search mirrors it to MLflow.")
         return report_exit_code(result)
     if not options.json and not options.markdown:
-        print(last_ending(result.history.end, folder), duration_sentence(result.history), sep="\n")
+        print(wrapped(last_ending(result.history.end, folder)), wrapped(duration_sentence(result.history)), sep="\n")
     if not options.no_mlflow and not owner:
         _mirror(folder, result, explicit_uri, options.html, options.wandb)
     return report_exit_code(result)
+
+
+def _report_team(root: Path, paths: Sequence[Path], options: ReportOptions) -> int:
+    """Shows all studies of a folder, whoever's they are; writes nothing into them. Returns the best of their exit
+    codes.
+    """
+    if options.csv is not None:
+        raise InputError(f"{root} is several studies: give one's name with --csv")
+    if options.serve is not None:
+        serving.serve(serving.Pages(paths, _read), options.serve)
+        return 0
+    studies: list[tuple[Path, StudyResult]] = []
+    for path in paths:
+        try:
+            studies.append((path, _read(path)))
+        except InputError as error:
+            print_line(f"Left out: {path.relative_to(root)}: {one_line(error)}")
+    if not studies:
+        raise InputError(f"no study in {root} can be read")
+    results = [result for _, result in studies]
+    if options.html is not None:
+        write_page(options.html, results, [path for path, _ in studies])
+    if options.json:
+        print_json({"studies": [as_json(result) for result in results]})
+    elif options.markdown:
+        print("\n".join(map(as_markdown, results)), end="")
+    else:
+        print(rendered(team_parts(studies, root), width=terminal_width(PLAIN_WIDTH)), end="")
+    return min(map(report_exit_code, results))
 
 
 def _report_together(folders: Sequence[Path], explicit_uri: str, options: ReportOptions) -> int:

@@ -38,7 +38,7 @@ class RecipeRow:
     def winner_or_reason(self) -> str:
         """The winner's layout, else why there is none."""
         winner, is_resolved = self.result.winner, self.result.is_resolved
-        return winner.layout.label if winner else "nothing fits" if is_resolved else "not resolved"
+        return winner.layout.label if winner else "nothing fits in memory" if is_resolved else "not resolved"
 
 
 def recipe_rows(results: Mapping[int, RecipeResult], tokens: float) -> list[RecipeRow]:

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from platform.common.errors import NOT_RESOLVED, InputError
-from platform.common.output import print_line
+from platform.common.output import print_line, terminal_width
 from platform.common.signals import INTERRUPTED
 from platform.report.endings import command_for, report_exit_code
 from platform.report.image_formats import FORMATS
 from platform.report.scaling import show
-from platform.report.show import table_width
+from platform.report.show import PLAIN_WIDTH
 from platform.study.group import SCALING, member, read_group
 from platform.study.result.result import StudyResult
 from platform.study.study import is_study, read
@@ -36,7 +36,7 @@ def report(studies: Path, name: str, *, as_object: bool, trusted: bool = False, 
         print_line(not_written(owner))
     else:
         refuse_links(folder)
-    show(None if owner else folder, results, as_object=as_object, width=table_width(), form=form)
+    show(None if owner else folder, results, as_object=as_object, width=terminal_width(PLAIN_WIDTH), form=form)
     print_line(f"To see it again: {command_for('python -m platform.report', studies / name)}")
     code = 1
     for result in results:

@@ -58,6 +58,25 @@ def lessons(result: StudyResult) -> Sequence[str]:
     return [*sentences, f"{cost}."] if sentences else []
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class AxisGain:
+    """The speed of one value of an axis over that of another, between measurements that differ in nothing else."""
+
+    axis: str
+    value: Any
+    """The faster value."""
+    other: Any
+    gain: float
+    """Share by which `value` is faster, in the mean of the pairs."""
+    ends: tuple[float, float] | None
+    """Ends of the gain's 95 % interval; None where a single pair resolves none."""
+    num_pairs: int
+    differs: bool
+    """Whether the measurements exclude equal speeds."""
+    words: str
+    """Clause on how sure the gain is, and how the winner compares."""
+
+
 def axes_worth(points: Sequence[PointRuns], winner: Measurement | None) -> list[str]:
     """Returns for each axis how its values compare between measurements that differ in nothing else.
 
@@ -66,32 +85,57 @@ def axes_worth(points: Sequence[PointRuns], winner: Measurement | None) -> list[
     pair is not resolved unless runs beside each other show the same. Where a comparison speaks against the winner's
     value, the sentence says how the winner itself compares.
     """
-    searches = [point.search for point in points if point.search is not None]
-    timed = [search for search in searches if search.outcome in TIMED and search.tokens_per_s]
+    by_axis: dict[str, list[AxisGain]] = {}
+    for compared in axis_gains(points, winner):
+        if compared.differs:
+            by_axis.setdefault(compared.axis, []).append(compared)
+    timed = _timed(points)
+    of_miniature = " of the miniature" if timed and timed[0].miniature else ""
+    ordered = sorted(by_axis.items(), key=lambda item: -max(compared.gain for compared in item[1]))
+    return [
+        f"{axis.replace('_', '-')}{of_miniature}, all else equal: "
+        + "; ".join(f"{pair.value} is {pair.gain:.1%} faster than {pair.other} ({pair.words})" for pair in gains)
+        + "."
+        for axis, gains in ordered
+    ]
+
+
+def axis_gains(points: Sequence[PointRuns], winner: Measurement | None) -> list[AxisGain]:
+    """Returns every comparison of two values of an axis, in the axes' order."""
+    timed = _timed(points)
     rows = [_axes(measurement) for measurement in timed]
     speed = {row: measurement.tokens_per_s or 0.0 for row, measurement in zip(rows, timed, strict=True)}
     point_of = {point.search.id: point for point in points if point.search is not None}
     speeds = np.array([measurement.tokens_per_s or 1.0 for measurement in timed])
     codes = np.array([_codes(values) for values in zip(*rows, strict=True)], dtype=np.int64)
-    sentences: dict[str, tuple[float, list[str]]] = {}
+    gains: list[AxisGain] = []
     for place in [place for place in range(len(codes)) if codes[place].any()]:
         for first, second in _pairs(codes, place):
             logs = np.log(speeds[first] / speeds[second])
-            if not _differs(logs, [timed[first[0]], timed[second[0]]]):
-                continue
+            differs = _differs(logs, [timed[first[0]], timed[second[0]]])
             value, other = rows[first[0]][place], rows[second[0]][place]
             if logs.mean() < 0:
                 value, other, first, second, logs = other, value, second, first, -logs
-            gain, certainty = _gain(logs, point_of[timed[first[0]].id], point_of[timed[second[0]].id])
+            gain, ends, certainty = _gain(logs, point_of[timed[first[0]].id], point_of[timed[second[0]].id])
             remark = "" if winner is None else _of_winner(_axes(winner), place, value, other, speed)
-            words = f"{value} is {gain:.1%} faster than {other} ({certainty}{remark})"
-            largest, phrases = sentences.get(AXES[place], (0.0, []))
-            sentences[AXES[place]] = (max(largest, gain), [*phrases, words])
-    of_miniature = " of the miniature" if timed and timed[0].miniature else ""
-    return [
-        f"{axis.replace('_', '-')}{of_miniature}, all else equal: {'; '.join(words)}."
-        for axis, (_, words) in sorted(sentences.items(), key=lambda item: -item[1][0])
-    ]
+            gains.append(
+                AxisGain(
+                    axis=AXES[place],
+                    value=value,
+                    other=other,
+                    gain=gain,
+                    ends=ends,
+                    num_pairs=len(logs),
+                    differs=differs,
+                    words=f"{certainty}{remark}",
+                )
+            )
+    return gains
+
+
+def _timed(points: Sequence[PointRuns]) -> list[Measurement]:
+    searches = [point.search for point in points if point.search is not None]
+    return [search for search in searches if search.outcome in TIMED and search.tokens_per_s]
 
 
 Indices = NDArray[np.intp]
@@ -133,19 +177,20 @@ def _pairs(codes: NDArray[np.int64], place: int) -> Iterator[tuple[Indices, Indi
         yield np.where(is_same, *pairs), np.where(is_same, *pairs[::-1])
 
 
-def _gain(logs: NDArray[np.float64], fast: PointRuns, slow: PointRuns) -> tuple[float, str]:
-    """Returns (share by which the first measurements are faster, its interval over the pairs, over runs of the only
-    pair's points beside each other, or that it is not resolved). `logs` are the logarithms of the pairs' ratios, `fast`
-    and `slow` the points of the first pair.
+def _gain(logs: NDArray[np.float64], fast: PointRuns, slow: PointRuns) -> tuple[float, tuple[float, float] | None, str]:
+    """Returns the share by which the first measurements are faster, the ends of its interval over the pairs, or over
+    runs of the only pair's points beside each other, and these in words. `logs` are the logarithms of the pairs'
+    ratios, `fast` and `slow` the points of the first pair.
     """
     gain = math.exp(float(logs.mean())) - 1
     if len(logs) > 1:
-        return gain, f"mean of {len(logs)} pairs, {ratio_interval(*map(math.exp, _interval(logs)))}"
+        low, high = map(math.exp, _interval(logs))
+        return gain, (low - 1, high - 1), f"mean of {len(logs)} pairs, {ratio_interval(low, high)}"
     comparison = fast.beside(slow)
     if comparison.resolution != "faster":
-        return gain, "1 pair, not resolved"
+        return gain, None, "1 pair, not resolved"
     words = f"1 pair, {ratio_interval(comparison.low, comparison.high)} over runs beside each other"
-    return comparison.ratio - 1, words
+    return comparison.ratio - 1, (comparison.low - 1, comparison.high - 1), words
 
 
 def _differs(logs: NDArray[np.float64], pair: Sequence[Measurement]) -> bool:

@@ -1,5 +1,6 @@
 """The notes under a recipe's table: short reasons, what was skipped, and what marks mean."""
 
+import re
 from collections.abc import Sequence
 
 from platform.common import text
@@ -34,18 +35,26 @@ def short_reason(measurement: Measurement, cluster: Cluster) -> str:
 
 
 def skipped_lines(skipped: Sequence[Measurement]) -> list[str]:
-    """Returns how many points were skipped, then a line for each reason with the points that it holds for."""
+    """Returns how many points were skipped, then a line for each reason with the points that it holds for. Reasons that
+    differ in figures alone are one, with those of its first point."""
     if not skipped:
         return []
     reasons: dict[str, list[Measurement]] = {}
     for row in skipped:
-        reasons.setdefault(" ".join(row.reason.split()), []).append(row)
+        reasons.setdefault(_without_figures(row.reason), []).append(row)
     layouts = len({row.layout.id for row in skipped})
     lines = [f"Skipped: {text.plural(len(skipped), 'batch point')} of {text.plural(layouts, 'layout')}."]
-    for reason, rows in list(reasons.items())[:_MOST_SKIPPED]:
-        lines.append(f"  {_points(rows)}: {reason}")
+    for rows in list(reasons.values())[:_MOST_SKIPPED]:
+        first = " ".join(rows[0].reason.split())
+        others = "" if all(row.reason == rows[0].reason for row in rows) else " (the first)"
+        lines.append(f"  {_points(rows)}: {first}{others}")
     num_more = sum(len(rows) for rows in list(reasons.values())[_MOST_SKIPPED:])
     return [*lines, f"  {text.plural(num_more, 'point')} for other reasons, see --json"] if num_more else lines
+
+
+def _without_figures(reason: str) -> str:
+    """Returns what a reason says before its first colon without its figures, which differ from point to point."""
+    return re.sub(r"\d[\d.,]*", "", reason.partition(":")[0])
 
 
 def _points(rows: Sequence[Measurement]) -> str:
@@ -54,7 +63,7 @@ def _points(rows: Sequence[Measurement]) -> str:
     for row in rows:
         by_layout.setdefault(row.layout.id, []).append(row)
     named = [
-        f"{of_layout[0].layout.label}, MBS {', '.join(str(row.batch.micro_batch) for row in of_layout)}"
+        f"{of_layout[0].layout.label}, MBS {', '.join(dict.fromkeys(str(row.batch.micro_batch) for row in of_layout))}"
         for of_layout in by_layout.values()
     ]
     if len(named) <= _MOST_NAMED:

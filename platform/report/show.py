@@ -1,13 +1,13 @@
 """Prints a study's result on standard output: a table with its verdicts, or one JSON object."""
 
 import os
-import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
 from platform.common.json_form import print_json
+from platform.common.output import terminal_width
 from platform.report.accumulations import accumulation_parts
 from platform.report.batches import batch_parts
 from platform.report.console import rendered
@@ -18,13 +18,8 @@ from platform.report.summary import verdicts
 from platform.report.terminal import render
 from platform.study.result.result import StudyResult
 
-_PLAIN_WIDTH = 200
-"""Width of the table where standard output is not a terminal."""
-
-
-def table_width() -> int:
-    """Returns the width that a table on standard output may have."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else _PLAIN_WIDTH
+PLAIN_WIDTH = 200
+"""Width of tables where there is no terminal."""
 
 
 def show(result: StudyResult, files: Sequence[Path], *, as_object: bool) -> None:
@@ -32,7 +27,7 @@ def show(result: StudyResult, files: Sequence[Path], *, as_object: bool) -> None
     if as_object:
         print_json(as_json(result))
         return
-    width = table_width()
+    width = terminal_width(PLAIN_WIDTH)
     color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     parts = (*batch_parts(result), *accumulation_parts(result), *profile_parts(result))
     print(render(result, width=width, color=color), rendered(parts, width=width, color=color), sep="", end="")

@@ -155,7 +155,7 @@ def nearest_sentence(
     missing = shortfall_gib(closest, cluster) if closest.outcome is Outcome.OOM else None
     lacked = f", {figure(missing)} GiB too many" if missing else ""
     is_partial = coverage is not None and bool(coverage.not_tried)
-    fits = "Nothing that was tried fits" if is_partial else "Nothing fits"
+    fits = "Nothing that was tried fits in memory" if is_partial else "Nothing fits in memory"
     opening = fits if closest.outcome in _MEMORY else "Nothing has won"
     return (
         f"{opening} for {recipe.label} on {cluster.label_under(closest.cap_gib)}."
@@ -250,7 +250,7 @@ def evidence(result: RecipeResult) -> list[str]:
         return [*sentences, f"Its command: {words}"]
     lacks, trains = best.conditions.engine_lacks if best.conditions else (), best.layout.rules.title
     if SETTINGS in lacks:
-        sentences.append(f"Not read back: {trains} tells no settings in effect to compare with the layout's.")
+        sentences.append(f"Not read back: {trains} reports no settings in effect to compare with the layout's.")
     if result.gate is not None:
         sentences.append(result.gate.sentence)
     elif TRAINING_STATE in lacks:

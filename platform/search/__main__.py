@@ -1,8 +1,8 @@
 """Measures which layout trains the space's model, or which values of a command's holes train it, fastest here.
 
-Exit codes: 0 found, 1 nothing fits (or --safe refuses the winner), 2 bad input, 3 the cluster is at fault, 4 not
-resolved (the machine was disturbed and no winner is named; --resume runs the contenders again), 130 interrupted and
-resumable.
+Exit codes: 0 found, 1 nothing fits in memory (or --safe refuses the winner), 2 bad input, 3 the cluster is at fault, 4
+not resolved (the machine was disturbed and no winner is named; --resume runs the contenders again), 130 interrupted
+and resumable.
 """
 
 import shutil
@@ -14,6 +14,7 @@ import search_spaces
 from platform.common.command import exit_code_of
 from platform.common.errors import InputError
 from platform.common.options import CommandParser
+from platform.common.progress import Progress
 from platform.common.signals import exit_with
 from platform.search.setup.options import SearchOptions, with_command
 from platform.search.setup.training_file import with_training_file
@@ -23,8 +24,8 @@ PARSER = CommandParser(
     prog="python -m platform.search",
     description="Measures which training layout of a model, or which form of a command behind --, is fastest on this"
     " cluster.",
-    epilog="Exit codes: 0 found, 1 nothing fits or --safe refuses the winner, 2 bad input, 3 the cluster is at"
-    " fault, 4 not resolved which layout is the fastest, 130 interrupted. Example:"
+    epilog="Exit codes: 0 found, 1 nothing fits in memory or --safe refuses the winner, 2 bad input, 3 the cluster is"
+    " at fault, 4 not resolved which layout is the fastest, 130 interrupted. Example:"
     " python -m platform.search bloom7b --set seq_len=1024",
 )
 
@@ -43,8 +44,9 @@ def _run(argv: Sequence[str] | None) -> int:
         for space in spaces:
             print(textwrap.fill(f"{space.name:{width}}  {space.summary}", columns, subsequent_indent=(width + 2) * " "))
         return 0
-    # Takes a second that `--list` and `--help` need not pay.
-    from platform.search.session import device_counts, open_study, session
+    with Progress("loading the search"):
+        # Takes a second, on a busy machine ten, that `--list` and `--help` need not pay.
+        from platform.search.session import device_counts, open_study, session
 
     options = open_study.with_resumption(options.located())
     return device_counts.search(options) if device_counts.is_asked(options) else session.search(options)

@@ -194,6 +194,11 @@ def names(studies: Path) -> list[str]:
     return sorted(path.parent.name for path in studies.glob(f"*/{JOURNAL}"))
 
 
+def below(folder: Path) -> list[Path]:
+    """Returns the folders of the studies in a folder and in those in it, which a team has for each person."""
+    return sorted(path.parent for pattern in ("*", "*/*") for path in folder.glob(f"{pattern}/{JOURNAL}"))
+
+
 def fresh_name(studies: Path, space: str) -> str:
     """Returns a free study name, the space's with a number."""
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", space).strip("-._")[:56] or "study"

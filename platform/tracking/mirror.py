@@ -251,6 +251,7 @@ class Mirror:
             runs.tidy()
         result = self._result or StudyResult.of(self._history)
         runs.set_roles(roles(result))
+        self.addresses = runs.addresses
         runs.describe("\n\n".join(verdicts(result)))
         for name, rows in tables(result).items():
             runs.table(name, rows)

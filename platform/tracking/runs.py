@@ -51,11 +51,19 @@ class Runs:
         self._header = header
         self._client, experiment = connected(uri, header.space)
         self.experiment_id: str = experiment.experiment_id
-        self.addresses = views.addresses(page_server(uri), self.experiment_id, self._header.id)
+        self._addresses = views.addresses(page_server(uri), self.experiment_id, self._header.id)
         self._parent = self._existing_parent()
         self.parent_id: str = self._parent.info.run_id
         self._children = self._existing_children()
         self._save_views(experiment.tags)
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """The address of each view that has something to show."""
+        roles = {child.role for child in self._children.values()}
+        empty = set() if "gate" in roles else {"gates"}
+        empty |= set() if "measurement" in roles else {"layouts", "charts"}
+        return {name: address for name, address in self._addresses.items() if name not in empty}
 
     def _existing_parent(self) -> Any:
         header = self._header
@@ -69,7 +77,7 @@ class Runs:
                 tags={"study_id": self._header.id, "study": header.name},
                 run_name=header.name,
             )
-        view_tags = {f"view_{name}": address for name, address in self.addresses.items()}
+        view_tags = {views.ADDRESS + name: address for name, address in self._addresses.items()}
         tags = {**study_run.study_tags(header), **view_tags}
         missing = {name: value for name, value in study_run.study_params(header).items() if name not in run.data.params}
         self._log(

@@ -1,8 +1,10 @@
 """`make mlflow`: serves MLflow's pages of a folder of studies on this machine alone, until Ctrl-C."""
 
+import contextlib
 import dataclasses
 import os
 import socket
+import sqlite3
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +15,7 @@ from platform.common.signals import exit_with
 from platform.study.folder import absolute_path, studies_field
 from platform.tracking.uri import default_uri, sqlite_path
 from platform.tracking.urls import PORT
+from platform.tracking.views import ADDRESS
 
 _HOST = "127.0.0.1"
 
@@ -39,11 +42,62 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {one_line(error)}", file=sys.stderr)
         return InputError.exit_code
     print(f"MLflow: open http://{_HOST}:{options.port} once it says that it runs; Ctrl-C ends it", flush=True)
+    for line in newest(sqlite_path(default_uri(options.studies)), options.port):
+        print(line, flush=True)
     if options.port != PORT:
         print(f"In the addresses that a search or a report printed put {options.port} in place of {PORT}", flush=True)
     # The server's job runners take seconds to start, and nothing here needs them.
     environment = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **os.environ}
     os.execve(sys.executable, [sys.executable, *command], environment)
+
+
+def newest(store: Path | None, port: int) -> list[str]:
+    """Returns lines with the addresses of the newest studies' and trainings' views, as this server has them; a view
+    that would be empty is left out, and all are where the store is of another MLflow.
+    """
+    if store is None:
+        return []
+    try:
+        with contextlib.closing(sqlite3.connect(f"{store.absolute().as_uri()}?mode=ro", uri=True)) as database:
+            roles: dict[str, set[str]] = {}
+            for parent, role in database.execute(_ROLES):
+                roles.setdefault(parent, set()).add(role)
+            views: dict[tuple[str, str], dict[str, str]] = {}
+            for run, name, view, address in database.execute(_VIEWS, (f"{ADDRESS}%",)):
+                views.setdefault((run, name), {})[view.removeprefix(ADDRESS)] = address
+    except sqlite3.Error:
+        return []
+    lines: list[str] = []
+    trainings = [run for run, addresses in views.items() if "losses" in addresses]
+    others = [run for run in views if run not in trainings]
+    for run, name in (*others[:_MOST_NAMED], *trainings[:_MOST_NAMED]):
+        addresses = views[run, name]
+        shown = [view for view in _SHOWN if view in addresses and _NEEDS.get(view, "") in {"", *roles.get(run, ())}]
+        if shown:
+            lines.append(f"{name}:")
+            lines += [f"  {view:<8} {_at_port(addresses[view], port)}" for view in shown]
+    return lines
+
+
+def _at_port(address: str, port: int) -> str:
+    _, _, page = address.partition("/#/")
+    return f"http://{_HOST}:{port}/#/{page}"
+
+
+_MOST_NAMED = 3
+"""Number of studies that are named, and of trainings."""
+_SHOWN = ("layouts", "charts", "gates", "losses")
+_NEEDS = {"layouts": "measurement", "charts": "measurement", "gates": "gate"}
+"""The role of the runs that a view shows."""
+_ROLES = (
+    "SELECT DISTINCT parent.value, role.value FROM tags AS parent JOIN tags AS role ON role.run_uuid = parent.run_uuid"
+    " JOIN runs ON runs.run_uuid = parent.run_uuid WHERE parent.key = 'mlflow.parentRunId' AND role.key = 'role'"
+    " AND runs.lifecycle_stage = 'active'"
+)
+_VIEWS = (
+    "SELECT runs.run_uuid, runs.name, tags.key, tags.value FROM runs JOIN tags ON tags.run_uuid = runs.run_uuid"
+    " WHERE tags.key LIKE ? AND runs.lifecycle_stage = 'active' ORDER BY runs.start_time DESC, tags.key"
+)
 
 
 def ui_arguments(studies: Path, port: int) -> list[str]:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from platform.common.errors import InputError
+from platform.common.text import figure
 from platform.report.scaling_rows import rows
 from platform.report.summary import cost_of, days_of
 from platform.study.group import members_of
@@ -112,7 +113,7 @@ def roles(result: StudyResult) -> dict[str, str]:
 def _winner_tags(best: Measurement) -> dict[str, str]:
     axes = {**layout_fields(best.layout), "micro_batch": best.batch.micro_batch, "grad_accum": best.batch.grad_accum}
     return {
-        WINNER: f"{short_name(best.layout)}, MBS {best.batch.micro_batch}",
+        WINNER: f"{figure(best.tokens_per_s)} tokens/s: {short_name(best.layout)}, MBS {best.batch.micro_batch}",
         "winner_layout": best.layout.label,
         "winner_measurement_id": best.id,
         **{f"winner_{name}": as_text(value) for name, value in axes.items()},

@@ -6,6 +6,7 @@ tag nor the fields of a view are documented: `tests/tracking/test_views.py` hold
 
 import dataclasses
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,9 @@ from trainers.spec.layout_axes import MODEL_PARALLEL
 
 TAG = "mlflow.sharedViewState."
 """Prefix of an experiment's tag that holds a view."""
+
+ADDRESS = "mlflow.layoutSearch."
+"""Prefix of a run's tags that hold the addresses of its views: MLflow's pages hide tags that begin with its name."""
 
 LAYOUT_PARAMS = (
     *("outcome", "engine", "sharding", "dp", *MODEL_PARALLEL, "micro_batch", "grad_accum"),
@@ -32,6 +36,7 @@ CONVERGENCE_METRICS = (
     *("val_loss", "train_loss", "tokens_to_loss", "hours_to_loss", "loss_at_equal_tokens", "loss_at_equal_hours"),
     *("loss_spread_over_seeds", "tokens_per_s"),
 )
+TRAINING_METRICS = ("val_loss", "train_loss", "tokens", "tokens_per_s", "grad_norm", "peak_gib")
 AXES = ("engine", "sharding", *MODEL_PARALLEL, "micro_batch", "grad_accum", "checkpointing")
 """Axes of the parallel coordinates, in order; memory and speed follow."""
 
@@ -106,8 +111,35 @@ def convergence_view(name: str, comparison_id: str) -> View:
 
 def convergence_address(server: str, experiment_id: str, comparison_id: str) -> str:
     """Returns the address of a comparison's view, with its charts."""
+    return _charts_address(server, experiment_id, f"convergence-{comparison_id}")
+
+
+def training_view(name: str, training_id: str) -> View:
+    """Returns the view of one training: held-out and training loss first, against tokens and against hours."""
+    columns = [*map(_metric, TRAINING_METRICS), *map(_param, CONVERGENCE_PARAMS)]
+    of_each = {"tokens": ("val_tokens", "tokens"), "hours": ("val_hours", "train_hours")}
+    charts = [
+        _curves(loss, against)
+        for axes in of_each.values()
+        for loss, against in zip(("val_loss", "train_loss"), axes, strict=True)
+    ]
+    charts += [_curves("grad_norm"), _curves("tokens_per_s")]
+    state = _state(f"tags.training_id = '{training_id}'", columns, charts, section=f"Training {name}")
+    return View(key=_training_key(training_id), name=f"{name}: losses", state=state, at_ms=0)
+
+
+def training_address(server: str, experiment_id: str, training_id: str) -> str:
+    """Returns the address of a training's view, with its charts."""
+    return _charts_address(server, experiment_id, _training_key(training_id))
+
+
+def _training_key(training_id: str) -> str:
+    return "training-" + re.sub(r"[^A-Za-z0-9_-]", "-", training_id)
+
+
+def _charts_address(server: str, experiment_id: str, key: str) -> str:
     page = f"{server.rstrip('/')}/#/experiments/{experiment_id}/runs"
-    return f"{page}?viewStateShareKey=convergence-{comparison_id}&compareRunsMode=CHART"
+    return f"{page}?viewStateShareKey={key}&compareRunsMode=CHART"
 
 
 def addresses(server: str, experiment_id: str, study_id: str) -> dict[str, str]:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from platform.common.command import exit_code_of_resumable
 from platform.common.options import CommandParser
+from platform.common.progress import Progress
 from platform.common.signals import exit_with
 from platform.train.train_options import TrainOptions
 
@@ -25,7 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: Sequence[str] | None) -> int:
     options = PARSER.read(argv)
-    from platform.train import training_session  # what `--help` need not wait for
+    with Progress("loading the training"):
+        from platform.train import training_session  # what `--help` need not wait for
 
     return training_session.train(options)
 

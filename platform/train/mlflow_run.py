@@ -10,9 +10,11 @@ from types import MappingProxyType
 from typing import Any
 
 from platform.common.output import print_line
+from platform.tracking import views
 from platform.tracking.client import connected, mlflow
 from platform.tracking.content import as_text, layout_fields, recipe_fields
 from platform.tracking.uri import display_uri, without_secrets
+from platform.tracking.urls import page_server
 from trainers.records.training import Record, Steps, TrainingPlan, Validated
 from trainers.records.training_lines import Reader, without_redone
 
@@ -95,8 +97,18 @@ class _Run:
         missing = {key: value for key, value in parameters(plan).items() if key not in run.data.params}
         param: Any = importlib.import_module("mlflow.entities").Param
         self._client.log_batch(self._id, params=[param(key, value) for key, value in missing.items()])
+        self._save_view(uri, name, training_id, experiment)
         self._client.update_run(self._id, status="RUNNING")
         self._logged = {key: self._last_step(key) for key in ("train_loss", "val_loss")}
+
+    def _save_view(self, uri: str, name: str, training_id: str, experiment: Any) -> None:
+        """Stores the view of the training's losses, and names its address on the run's page."""
+        key, state = views.training_view(name, training_id).tag
+        if experiment.tags.get(key) != state:
+            self._client.set_experiment_tag(experiment.experiment_id, key, state)
+        address = views.training_address(page_server(uri), experiment.experiment_id, training_id)
+        self._client.set_tag(self._id, f"{views.ADDRESS}losses", address)
+        self._client.set_tag(self._id, "mlflow.note.content", f"[Losses against tokens and hours]({address})")
 
     def _last_step(self, key: str) -> int:
         return max((metric.step for metric in self._client.get_metric_history(self._id, key)), default=-1)

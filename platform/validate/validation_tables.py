@@ -97,8 +97,8 @@ def _row(scored: Scored, position: int, label: str) -> tuple[str, ...]:
 
 
 def _verdict(probability: float) -> str:
-    """Returns text such as "fits 98 %", with the probability of running within memory; near the edge no verdict."""
-    word = "fits" if probability >= SURE else "OOM" if probability <= 1 - SURE else "open"
+    """Returns text such as "ok 98 %", with the probability of running within memory; near the edge no verdict."""
+    word = "ok" if probability >= SURE else "OOM" if probability <= 1 - SURE else "open"
     return f"{word} {100 * probability:.0f} %"
 
 
@@ -115,7 +115,7 @@ def show_rows(report: Report, console: Console) -> None:
     labels = [" ".join(filter(None, itertools.compress(aspect, differs))) or ", ".join(common) for aspect in aspects]
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("configuration", ratio=1, min_width=14, overflow="fold")
-    names = ("step s", "predicted", "80 %", "GiB", "predicted", "verdict")
+    names = ("step s", "predicted", "80 %", "GiB", "predicted", "memory")
     is_shown = [name != "80 %" or console.width >= _WIDE for name in names]
     for name in itertools.compress(names, is_shown):
         table.add_column(name, justify="right", no_wrap=True)

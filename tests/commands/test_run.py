@@ -113,7 +113,7 @@ ENDS: dict[str, tuple[str, Outcome, str]] = {
     "a line that is no step": (
         "open(os.environ['LAYOUT_SEARCH_STEPS'], 'w').write('step 1\\n')\ntime.sleep(60)\n",
         Outcome.FAILED,
-        "a step is told as",
+        "a step is reported as",
     ),
 }
 
@@ -157,7 +157,7 @@ def test_a_slow_point_is_stopped(tmp_path: Path) -> None:
 def test_seconds_that_the_clock_contradicts_are_told(told_s: float, remark: str) -> None:
     steps = tuple(Step(at_s=0.1 * number, tokens=256, seconds=told_s) for number in range(1, 10))
     run = Run(steps=steps, began_s=0.0, outcome=Outcome.OK)
-    clause = f"by the clock its steps took {remark} than the command tells" if remark else ""
+    clause = f"by the clock its steps took {remark} than the command reports" if remark else ""
     assert remark_of(run, 2) == remark_of(run, 0) == clause
     assert AGREEMENT == 0.05
 

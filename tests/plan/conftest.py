@@ -5,4 +5,4 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _no_progress(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
-    monkeypatch.setattr("platform.plan.progress.FIRST_S", 3600.0)
+    monkeypatch.setattr("platform.common.progress.FIRST_S", 3600.0)

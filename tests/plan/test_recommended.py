@@ -46,17 +46,21 @@ def test_the_table_states_the_probability_and_names_the_faster_point(
     rows = [line for line in lines if "±" in line]
     assert max(map(len, lines)) <= int(width) and re.search(r" 100 % .* best *$", rows[0])
     shown = " ".join(" ".join(lines).split())
-    assert re.search(r"[\d.]+ % faster, but fits with 58 % probability only: FSDP2 stage 2, .*, batch 8 x 8 ", shown)
+    assert re.search(
+        r"[\d.]+ % faster, but memory suffices with 58 % probability only: FSDP2 stage 2, .*, batch 8 x 8 ", shown
+    )
 
 
-@pytest.mark.parametrize(("tokens_per_s", "shown"), [(1000.4, ""), (1001.0, "0.1 % faster, but fits with 60 %")])
+@pytest.mark.parametrize(
+    ("tokens_per_s", "shown"), [(1000.4, ""), (1001.0, "0.1 % faster, but memory suffices with 60 %")]
+)
 def test_a_gain_that_rounds_to_nothing_is_not_named(tokens_per_s: float, shown: str) -> None:
     layout = Layout(engine="ddp")
     first = SimpleNamespace(ok_probability=1.0, tokens_per_s=1000.0)
     figures = {"ok_probability": 0.6, "tokens_per_s": tokens_per_s, "micro_batch": 1, "grad_accum": 1}
     faster = SimpleNamespace(layout=layout, **figures)
     plan: Any = SimpleNamespace(best=[first], faster_if_it_fits=faster)
-    assert _note_on_chance(plan)[: len("0.1 % faster, but fits with 60 %")] == shown
+    assert _note_on_chance(plan)[: len("0.1 % faster, but memory suffices with 60 %")] == shown
 
 
 def test_a_faster_layout_that_is_less_sure_to_fit_stands_below(capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,7 +83,7 @@ def test_where_nothing_surely_fits_it_is_said(capsys: pytest.CaptureFixture[str]
     least = min(recipe_of(capsys, *smallest, "--top", "500")["layouts"], key=lambda layout: layout["needed_gib"])
     assert main([*smallest, "--device-memory-gib", f"{least['needed_gib'] * 1.01:.2f}"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "no layout fits with 90 % probability" in shown and "faster, but" not in shown
+    assert "memory suffices for no layout with 90 % probability" in shown and "faster, but" not in shown
 
 
 def test_the_first_row_is_saved_as_a_layout_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

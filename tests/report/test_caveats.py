@@ -62,7 +62,7 @@ RESULTS: dict[str, Callable[[], StudyResult]] = {
     "few tried": lambda: result_of(SOUND, planned(in_plan(BEST), in_plan(PLAIN), in_plan(UNTRIED)), *GATED),
     "not repeated": lambda: result_of([SOUND[0], SOUND[3]], *GATED),
     "not gated": lambda: result_of(SOUND),
-    "as told": lambda: result_of([dataclasses.replace(run, remark="its clock differs") for run in SOUND], *GATED),
+    "as reported": lambda: result_of([dataclasses.replace(run, remark="its clock differs") for run in SOUND], *GATED),
     "disturbed": lambda: result_of([*SOUND, measurement(on=BEST, tokens_per_s=20000.0, repeat=3),
         measurement(on=PLAIN, micro_batch=2, tokens_per_s=9.0), measurement(on=PLAIN, micro_batch=2,
         tokens_per_s=4.0, repeat=1)], *GATED),

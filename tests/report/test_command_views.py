@@ -65,7 +65,7 @@ def result(tmp_path: Path) -> StudyResult:
                 tokens_per_s_per_gpu=256 / (1 + number),
                 losses=(3.0, 2.9),
                 peak_device_gib=12.5,
-                remark="by the clock its steps took 9% longer than the command tells",
+                remark="by the clock its steps took 9% longer than the command reports",
                 conditions=conditions,
             )
             lines.append(Measured(measurement=measured, at=LATE))
@@ -92,7 +92,7 @@ def test_no_view_shows_what_is_not_known(result: StudyResult, tmp_path: Path) ->
     for name, text in views.items():
         assert "mode=plain" in text or '"mode": "plain"' in text, name
         assert [word for word in FALSE if word in text.replace("gradient_accum", "")] == [], name
-    assert {row["notes"] for row in rows if row["notes"].endswith("tells")} != set()
+    assert {row["notes"] for row in rows if row["notes"].endswith("reports")} != set()
 
 
 def test_a_command_survives_the_table(result: StudyResult, tmp_path: Path) -> None:
@@ -110,14 +110,14 @@ def test_the_answer_has_the_command_and_what_is_not_compared(result: StudyResult
     text = "\n".join(verdicts(result))
     assert "Its command: torchrun train.py 1 16 plain" in text
     assert "Not gated: nothing inside of a command is compared; the first losses of its 6 runs differ by 0" in text
-    assert "As told: by the clock its steps took 9% longer than the command tells." in text
+    assert "As reported: by the clock its steps took 9% longer than the command reports." in text
     assert "Numerics gate" not in text and "--set" not in text
 
 
 def test_first_losses_that_differ_are_told(result: StudyResult) -> None:
     first, *others = result.history.measurements
     assert "differ by 3.3%: the order of its data" in first_losses([dataclasses.replace(first, losses=(3.1,)), *others])
-    assert first_losses([first]) == "its steps tell no losses to compare"
+    assert first_losses([first]) == "its steps report no losses to compare"
 
 
 def test_unknown_fields_are_all_but_those_of_a_command(result: StudyResult) -> None:

@@ -36,7 +36,19 @@ POINTS = (
     measurement(on=layout(zero_stage=2), tokens_per_s=20000.0, outcome=Outcome.SLOW, reason="stopped <b>early</b>"),
     skipped(micro_batch=8),
 )
-PAGE_SECTIONS = ["answer", "memory", "layouts", "batch", "days", "step", "predicted", "losses", "cost", "conditions"]
+PAGE_SECTIONS = [
+    "answer",
+    "axes",
+    "memory",
+    "layouts",
+    "batch",
+    "days",
+    "step",
+    "predicted",
+    "losses",
+    "cost",
+    "conditions",
+]
 
 
 class Tags(html.parser.HTMLParser):

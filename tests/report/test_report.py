@@ -157,7 +157,7 @@ def test_a_table_is_written_into_a_pipe_and_never_in_its_place(
 def test_a_study_where_nothing_fits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _study(tmp_path, "one", oom(micro_batch=4))
     assert main(["one", "--studies", str(tmp_path), "--no-mlflow"]) == 1
-    assert "Nothing fits for bloom-7b1" in capsys.readouterr().out
+    assert "Nothing fits in memory for bloom-7b1" in capsys.readouterr().out
 
 
 def test_a_running_study_is_shown_and_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

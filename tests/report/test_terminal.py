@@ -169,11 +169,13 @@ def test_each_skipped_point_is_named_or_counted_with_its_reason() -> None:
         "  FSDP2 stage 3, sync last, eager, MBS 4, 8; DDP, sync last, eager, MBS 8: too large",
     ]
     many = [skipped(on=layout(bucket_mib=n + 1), micro_batch=size) for n in range(4) for size in (1, 2)]
-    other_reasons = [skipped(micro_batch=2**n, reason=f"reason {n}") for n in range(7)]
+    other_reasons = [skipped(micro_batch=2**n, reason=f"reason {letter}") for n, letter in enumerate("abcdefg")]
     head, first, *_, last = skipped_lines([*many, *other_reasons])
     assert head == "Skipped: 15 batch points of 5 layouts."
     assert ", MBS 1, 2, and 6 points of 3 other layouts: states alone need" in first
     assert last == "  2 points for other reasons, see --json"
+    unlike = [skipped(micro_batch=size, reason=f"needs {9.5 * size} GiB: states {size}.5") for size in (4, 8)]
+    assert skipped_lines(unlike)[1].endswith(", MBS 4, 8: needs 38.0 GiB: states 4.5 (the first)")
 
 
 def test_color_changes_no_letter() -> None:

@@ -20,6 +20,7 @@ from platform.study.study import Study, read
 from platform.tracking.content import content_of
 from platform.tracking.mirror import Mirror, default_uri
 from platform.tracking.runs import Runs
+from platform.tracking.serve import newest
 from platform.tracking.system_metrics import SAMPLES
 from tests.samples import header, layout, measurement, miniature, profile, skipped
 from tests.tracking.studies import POINTS, runs_of, wait_for, write
@@ -54,9 +55,13 @@ def test_a_study_is_mirrored_in_full(
     assert (experiment.tags["mlflow.experimentKind"], parent.data.tags["role"]) == ("custom_model_development", "study")
     views = {name for name in experiment.tags if name.startswith("mlflow.sharedViewState.")}
     for name, address in mirror.addresses.items():
-        assert parent.data.tags[f"view_{name}"] == address
+        assert parent.data.tags[f"mlflow.layoutSearch.{name}"] == address
         assert f"[{name}]({address})" in parent.data.tags["mlflow.note.content"]
         assert f"mlflow.sharedViewState.{address.partition('Key=')[2].partition('&')[0]}" in views
+    assert {"layouts", "charts", "studies", "scaling"} == set(mirror.addresses), "no gate ran: its view would be empty"
+    named = newest(studies / "mlflow.db", 5099)
+    assert named[0] == "full:" and [line.split()[0] for line in named[1:]] == ["layouts", "charts"]
+    assert all("http://127.0.0.1:5099/#/experiments/" in line for line in named[1:])
     assert parent.data.tags["winner_measurement_id"] == POINTS[1].id
     assert (parent.data.metrics["tokens_per_s"], parent.data.metrics["gpus"]) == (50000.0, 4)
     assert (parent.data.tags["winner_checkpointing"], parent.data.tags["winner_micro_batch"]) == ("full", "2")

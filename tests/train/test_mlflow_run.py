@@ -1,12 +1,14 @@
 """The training's run in MLflow, from records: series by step, once each, over several sessions."""
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
 import mlflow
 import pytest
 
+from platform.tracking.serve import newest
 from platform.train.mlflow_run import TrainingRun
 from tests.training.values import STEP, plan
 from trainers.records.training import Begun, Steps, Validated
@@ -50,6 +52,23 @@ def history(uri: str) -> dict[str, list[tuple[int, float]]]:
         key: client.get_metric_history(run.info.run_id, key) for key in run.data.metrics
     }
     return {key: [(value.step, value.value) for value in values] for key, values in metric_histories.items()}
+
+
+def test_a_training_has_a_view_whose_first_charts_are_both_losses(uri: str, tmp_path: Path) -> None:
+    records = tmp_path / "training.jsonl"
+    for record in (BEGUN, FIRST):
+        write(records, record)
+    follow(uri, records)
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    experiment = client.get_experiment_by_name("tiny")
+    assert experiment is not None
+    (run,) = client.search_runs([experiment.experiment_id])
+    address = run.data.tags["mlflow.layoutSearch.losses"]
+    state = json.loads(json.loads(experiment.tags["mlflow.sharedViewState.training-0123"])["state"])
+    assert [chart["metricKey"] for chart in state["compareRunCharts"][:2]] == ["val_loss", "train_loss"]
+    assert "viewStateShareKey=training-0123&" in address and address in run.data.tags["mlflow.note.content"]
+    assert newest(tmp_path / "mlflow.db", 5077) == ["first:", f"  losses   {address.replace(':5000', ':5077')}"]
+    assert newest(tmp_path / "none.db", 5077) == newest(None, 5077) == []
 
 
 def test_a_second_session_adds_what_is_new_and_nothing_twice(uri: str, tmp_path: Path):

@@ -106,13 +106,13 @@ def test_trials_are_apart(recorder: Recorder, journal: Path) -> None:
 
 
 def test_a_promise_moves_the_deadline_and_writes_no_line(recorder: Recorder, journal: Path) -> None:
-    recorder.set_status("t1", "rung", to_json(RUNGS[1]), -5.0)
+    recorder.set_status("t1", "steps", to_json(RUNGS[1]), -5.0)
     before = recorder.status("t1")
     recorder.promise("t1", 1000.0)
     after = recorder.status("t1")
     assert before is not None and after is not None
     assert before["overdue_s"] >= 5.0 and after["overdue_s"] < -990.0
-    assert (after["phase"], after["batch"]) == ("rung", to_json(RUNGS[1]))
+    assert (after["phase"], after["batch"]) == ("steps", to_json(RUNGS[1]))
     assert [type(line) for line in Tail(journal).read()] == [RungStart]
 
 
@@ -153,12 +153,12 @@ class TestStartedAgain:
         assert status["overdue_s"] >= 5.0, "the time goes on while it is away"
 
     def test_a_rung_that_began_does_not_begin_twice(self, recorder: Recorder, journal: Path) -> None:
-        recorder.set_status("t1", "rung", to_json(RUNGS[0]), 9.0)
-        started(journal).set_status("t1", "rung", to_json(RUNGS[0]), 9.0)
+        recorder.set_status("t1", "steps", to_json(RUNGS[0]), 9.0)
+        started(journal).set_status("t1", "steps", to_json(RUNGS[0]), 9.0)
         assert [type(line) for line in Tail(journal).read()] == [RungStart]
 
     def test_what_is_in_the_journal_is_not_written_twice(self, recorder: Recorder, journal: Path) -> None:
-        recorder.set_status("t1", "rung", to_json(RUNGS[0]), 9.0)
+        recorder.set_status("t1", "steps", to_json(RUNGS[0]), 9.0)
         entry = to_json(measurement(micro_batch=1, trial_id="t1"))
         assert recorder.measured("t1", entry, to_json(RUNGS)) == "ok"
         assert started(journal).measured("t1", entry, to_json(RUNGS)) == "known"
@@ -167,7 +167,7 @@ class TestStartedAgain:
     def test_a_failure_goes_to_the_rung_after_the_last_that_ran_and_ends_the_ladder(
         self, recorder: Recorder, journal: Path
     ) -> None:
-        recorder.set_status("t1", "rung", to_json(RUNGS[0]), 9.0)
+        recorder.set_status("t1", "steps", to_json(RUNGS[0]), 9.0)
         recorder.measured("t1", to_json(measurement(micro_batch=1, trial_id="t1")), to_json(RUNGS))
         hung = to_json(dataclasses.replace(bad(Outcome.HUNG, 1), trial_id="t1"))
         assert started(journal).measured("t1", hung, to_json(RUNGS)) == "hung"
@@ -175,7 +175,7 @@ class TestStartedAgain:
         assert written(journal) == [(1, "ok"), (2, "hung")]
 
     def test_a_line_that_was_cut_is_written_again(self, recorder: Recorder, journal: Path) -> None:
-        recorder.set_status("t1", "rung", to_json(RUNGS[0]), 9.0)
+        recorder.set_status("t1", "steps", to_json(RUNGS[0]), 9.0)
         entry = to_json(measurement(micro_batch=1, trial_id="t1"))
         recorder.measured("t1", entry, to_json(RUNGS))
         journal.write_bytes(journal.read_bytes()[:-40])

@@ -76,7 +76,7 @@ class TestTheTrialsEnd:
 
         def answer(actor: object, method: str, *arguments: Any, limit_s: float = 0.0) -> Any:
             if method == "status":
-                return {"phase": "rung", "batch": None, "overdue_s": -1.0}
+                return {"phase": "steps", "batch": None, "overdue_s": -1.0}
             written.append(from_json(Measurement, arguments[1]))
             return "written"
 
@@ -96,7 +96,7 @@ class TestTheTrialsEnd:
     def test_a_peer_s_closed_connection_is_no_cause_where_memory_ran_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Checks that a closed connection is no cause: it is often seen before Ray has noted the death."""
         report, entry = self.end_of(monkeypatch, WorkerGroupError("", {0: BROKEN}), "process 7 on node 10.0.0.7: so")
-        assert entry is not None and (entry.outcome, entry.rank, entry.phase) == (Outcome.OOM, None, "rung")
+        assert entry is not None and (entry.outcome, entry.rank, entry.phase) == (Outcome.OOM, None, "steps")
         assert entry.reason.startswith("a process of the trial was killed because host memory ran out: process 7")
         assert report["state"] == "done"
 
@@ -159,7 +159,7 @@ class TestTheWatcher:
         return None
 
     def test_a_slow_recorder_is_waited_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        fine = {"phase": "rung", "batch": None, "overdue_s": -1.0}
+        fine = {"phase": "steps", "batch": None, "overdue_s": -1.0}
         slow = (GetTimeoutError("30 s"), GetTimeoutError("30 s"))
         assert self.exit_of(monkeypatch, *slow, fine, *slow) is None
 
@@ -167,7 +167,7 @@ class TestTheWatcher:
         assert self.exit_of(monkeypatch, GetTimeoutError("30 s"), ActorDiedError()) == trainable.EXIT_CODE
 
     def test_an_overdue_rank_0_ends_it_after_a_slow_answer_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        late = {"phase": "rung", "batch": None, "overdue_s": 61.0}
+        late = {"phase": "steps", "batch": None, "overdue_s": 61.0}
         written = (late, None)  # the verdict asks where the trial stands, and writes
         assert self.exit_of(monkeypatch, GetTimeoutError("30 s"), late, *written) == trainable.EXIT_CODE
 

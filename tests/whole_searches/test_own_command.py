@@ -57,7 +57,7 @@ def test_a_loop_that_tells_its_steps_is_searched_and_resumed(
     environment = {**WITHOUT_MLFLOW, "XDG_CACHE_HOME": str(tmp_path / "cache")}
     with start(tmp_path, "own", 1, *options, "--max-trials", "1", *command, environment=environment) as session:
         first = session.end()
-    assert "tells the length of a sequence" in first.err
+    assert "shows the length of a sequence" in first.err
     shutil.rmtree(tmp_path / "cache")
     with start(tmp_path, "own", 2, "--resume", "own", environment=environment) as session:
         refused = session.end()

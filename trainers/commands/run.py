@@ -239,11 +239,13 @@ def remark_of(run: Run, warmup_steps: int) -> str:
     """Returns what stands against the run's figures as a clause; "" for nothing."""
     remarks: list[str] = []
     timed = run.steps[warmup_steps:]
-    told_s = sum(run.seconds[warmup_steps:])
+    reported_s = sum(run.seconds[warmup_steps:])
     clock_s = timed[-1].at_s - run.steps[warmup_steps - 1].at_s if warmup_steps else timed[-1].at_s - run.began_s
-    if abs(clock_s - told_s) > AGREEMENT * clock_s:
-        more = "longer" if clock_s > told_s else "shorter"
-        remarks.append(f"by the clock its steps took {abs(clock_s / told_s - 1):.0%} {more} than the command tells")
+    if abs(clock_s - reported_s) > AGREEMENT * clock_s:
+        more = "longer" if clock_s > reported_s else "shorter"
+        remarks.append(
+            f"by the clock its steps took {abs(clock_s / reported_s - 1):.0%} {more} than the command reports"
+        )
     if any(step.tokens is None for step in timed):
-        remarks.append("its lines do not tell the tokens of a step, which are taken to be those of --tokens-per-step")
+        remarks.append("its lines do not state the tokens of a step, which are taken to be those of --tokens-per-step")
     return ", and ".join(remarks)

@@ -65,7 +65,9 @@ def _of_json(text: str, at_s: float) -> Step:
     except ValueError:
         fields = {}
     if "tokens" not in fields:
-        raise StepLineError(f'a step is told as {{"tokens": 4096, "s": 0.25, "loss": 3.1}}, got the line {text[:80]!r}')
+        raise StepLineError(
+            f'a step is reported as {{"tokens": 4096, "s": 0.25, "loss": 3.1}}, got the line {text[:80]!r}'
+        )
     return _of(fields, at_s, text)
 
 

@@ -131,7 +131,7 @@ def blocks(path: Path, footer: Footer, first_group: int) -> Generator[Tokens]:
                 )
 
 
-def group_blocks(parquet: pq.ParquetFile, column: str, number: int, path: Path) -> Generator[Tokens]:
+def group_blocks(parquet: pq.ParquetFile, column: str, number: int, path: Path | str) -> Generator[Tokens]:
     """Yields the tokens of row group `number`, about a million at a time, each document in one block.
 
     Raises:

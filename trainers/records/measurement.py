@@ -111,7 +111,7 @@ class Measurement:
     waits for others, from the slope between two accumulations.
     """
     startup_s: float | None = None
-    """Seconds from the worker's first line to the first rung; on the first rung of a trial only."""
+    """Seconds from the worker's first line to the first micro-batch; on a trial's first one only."""
     import_s: float | None = None
     """Seconds of `startup_s` spent on importing the engine's libraries."""
     compile_s: float | None = None

@@ -108,7 +108,7 @@ class _CommandTrial:
         """Returns what `work` at the point returns, of which the recorder is told."""
         began_s = time.monotonic()
         allowed_s = self._job.first_step_s + MARGIN_S
-        self._call("set_status", self._job.trial_id, "rung", to_json(batch), allowed_s)
+        self._call("set_status", self._job.trial_id, "steps", to_json(batch), allowed_s)
         result = work()
         self._longest_s = max(self._longest_s, time.monotonic() - began_s)
         return result

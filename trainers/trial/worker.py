@@ -154,7 +154,7 @@ class TrialWorker:
             if not self._fits(memory_points, batch):
                 break
             self.batch = batch
-            self._set_status("rung", batch, deadline_s(job, job.first_step_s, self.watchdog.allowance_s))
+            self._set_status("steps", batch, deadline_s(job, job.first_step_s, self.watchdog.allowance_s))
             rung = Rung(context, engine, source.of_batch(batch.global_batch(job.layout)), batch)
             measured = rung.measure(started if number == 0 else {})
             self._record(measured)

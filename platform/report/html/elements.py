@@ -63,7 +63,7 @@ def blocks_of(parts: Iterable[TablePart]) -> list[Block]:
     ]
 
 
-def document(title: str, subtitle: str, sections: Iterable[Section]) -> str:
+def document(title: str, subtitle: str, sections: Iterable[Section], *, refresh_s: int | None = None) -> str:
     """Returns the whole page, with links to its sections. All text is escaped; charts are taken as they are."""
     # Imported here, as matplotlib is: a report without a page need not wait for it.
     from jinja2 import Environment, FileSystemLoader
@@ -71,4 +71,6 @@ def document(title: str, subtitle: str, sections: Iterable[Section]) -> str:
     loader = FileSystemLoader(Path(__file__).parent)
     environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     filled = [section for section in sections if section.blocks]
-    return environment.get_template("page.html").render(title=title, subtitle=subtitle, sections=filled)
+    return environment.get_template("page.html").render(
+        title=title, subtitle=subtitle, sections=filled, refresh_s=refresh_s
+    )

@@ -6,6 +6,7 @@ from pathlib import Path
 from platform.report.accumulations import accumulation_parts
 from platform.report.batches import batch_parts
 from platform.report.columns import MeasuredRow, select
+from platform.report.html.axis_sections import worth_of_axes
 from platform.report.html.budget_sections import cost_of_the_search, days_against_devices
 from platform.report.html.conditions import conditions
 from platform.report.html.elements import Block, Facts, Paragraph, Section, blocks_of, document, headed
@@ -32,8 +33,8 @@ def write_page(path: Path, results: Sequence[StudyResult], folders: Sequence[Pat
     return path
 
 
-def page(results: Sequence[StudyResult], folders: Sequence[Path] = ()) -> str:
-    """Returns the report of the studies as HTML."""
+def page(results: Sequence[StudyResult], folders: Sequence[Path] = (), *, refresh_s: int | None = None) -> str:
+    """Returns the report of the studies as HTML, which a browser loads again after `refresh_s`."""
     groups = groups_of(results)
     names = ", ".join(result.header.name for result in results)
     clusters = "; ".join(dict.fromkeys(result.header.cluster.label_under(result.header.cap_gib) for result in results))
@@ -42,6 +43,7 @@ def page(results: Sequence[StudyResult], folders: Sequence[Path] = ()) -> str:
         f"On {clusters}. Every figure is measured unless its place says otherwise.{_caveats(results)}",
         [
             Section(id="answer", title="The answer", blocks=[*_answer(groups, results)]),
+            Section(id="axes", title="What each axis is worth", blocks=[*worth_of_axes(results)]),
             Section(id="memory", title="Throughput against memory", blocks=[*against_memory(groups)]),
             Section(id="layouts", title="Layouts by micro-batch", blocks=[*heat_maps(groups)]),
             Section(id="batch", title="Step time, latency and tokens/s", blocks=[*against_batch_and_length(groups)]),
@@ -53,6 +55,7 @@ def page(results: Sequence[StudyResult], folders: Sequence[Path] = ()) -> str:
             Section(id="cost", title="What the search cost, taught and saved", blocks=[*cost_of_the_search(results)]),
             Section(id="conditions", title="Conditions", blocks=[*conditions(results)]),
         ],
+        refresh_s=refresh_s,
     )
 
 

@@ -162,7 +162,9 @@ def _heat_map_note(measurements: Sequence[Measurement]) -> str:
     if len(measured_layouts) > _MOST_ROWS:
         parts.append(f"left out: {plural(len(measured_layouts) - _MOST_ROWS, 'layout')} that ran slower or crashed")
     if skipped := {measurement.layout for measurement in measurements} - measured_layouts:
-        parts.append(f"not run since it was clear beforehand that they do not fit: {plural(len(skipped), 'layout')}")
+        parts.append(
+            f"not run since it was clear beforehand that they do not fit in memory: {plural(len(skipped), 'layout')}"
+        )
     return "; ".join(parts) + "."
 
 

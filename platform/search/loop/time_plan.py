@@ -126,7 +126,8 @@ class TimePlan:
         limit = untried if budget.max_trials is None else min(untried, budget.max_trials)
         layouts = plural(min(limit, max(0, more) + lacking), "layout")
         return (
-            f"{duration(whole_s)} allow about {layouts} of one rung beside {last_run} and the numerics gate ({origin})."
+            f"{duration(whole_s)} allow about {layouts} of one micro-batch beside {last_run} and the numerics gate"
+            f" ({origin})."
         )
 
     def _too_short(self, gated_s: float, last_run: str, origin: str) -> str:

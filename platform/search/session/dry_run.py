@@ -1,11 +1,13 @@
 """Prints for `--dry-run` what a search would run, what it would skip and why, and its cost at most."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypedDict
 
 from platform.common.json_form import print_json
+from platform.common.output import wrapped
 from platform.common.text import duration, plural
+from platform.report.notes import skipped_lines
 from platform.search.confirmation.confirmation import ConfirmationPlan
 from platform.search.loop.budget import Budget, Spending
 from platform.search.loop.time_plan import TimePlan
@@ -16,6 +18,9 @@ from platform.study.history import History
 from trainers.spec.cluster import Cluster
 from trainers.spec.float8 import float8_sentence
 from trainers.spec.layout import Layout
+
+_MOST_LISTED = 12
+"""Number of layouts that are listed for people, so that the answer fits a screen; the rest is counted."""
 
 
 class WouldRunForm(TypedDict):
@@ -75,37 +80,38 @@ def show_dry_run(setup: StudySetup, budget: Budget, history: History, *, as_obje
     if as_object:
         print_json(_as_object(setup, budget, remaining, seconds))
         return
-    _print(setup, remaining, seconds)
+    lines = [*_lines(setup, remaining, seconds)]
     for option, limit_s in _limits(setup, budget).items():
         if limit_s is not None and limit_s < seconds:
             whose = budget.time_words if budget.of_space else f"({option})"
-            print(f"The budget ends it after {duration(limit_s)} {whose}.")
+            lines.append(f"The budget ends it after {duration(limit_s)} {whose}.")
     forecast = forecast_of(setup.plan, setup.timing)
     confirmation = ConfirmationPlan(setup.plan.candidates, setup.rules, forecast.winners).at(history)
     spending = Spending(budget, num_devices=setup.cluster.num_devices)
     time_plan = TimePlan(spending, confirmation, setup.timing, forecast, begins=True, for_new_winner=False)
-    if sentence := time_plan.sentence:
-        print(sentence)
+    for line in filter(None, (*lines, time_plan.sentence)):
+        print(wrapped(line))
 
 
-def _print(setup: StudySetup, remaining: Sequence[Candidate], seconds: float) -> None:
+def _lines(setup: StudySetup, remaining: Sequence[Candidate], seconds: float) -> Iterator[str]:
     plan = setup.plan
-    print(f"Space {setup.space.name} on {setup.cluster.label_under(setup.cap_gib)}: {setup.space.recipe.label}")
+    yield f"Space {setup.space.name} on {setup.cluster.label_under(setup.cap_gib)}: {setup.space.recipe.label}"
     for recipe in setup.space.recipes:
         if layers := float8_sentence(recipe):
-            print(f"  {layers}")
-    for candidate in remaining:
+            yield f"  {layers}"
+    for candidate in remaining[:_MOST_LISTED]:
         sizes = "the largest that fits of micro-batches" if candidate.finds_largest else "micro-batch"
-        print(f"  would run  {candidate.layout.label}, {sizes} {', '.join(map(str, candidate.micro_batches))}")
-    for skipped in plan.skipped:
-        print(f"  skipped    {skipped.layout.label}, micro-batch {skipped.batch.micro_batch}: {skipped.reason}")
+        yield f"  would run  {candidate.layout.label}, {sizes} {', '.join(map(str, candidate.micro_batches))}"
+    if more := len(remaining[_MOST_LISTED:]):
+        yield f"  and {plural(more, 'layout')} more, see --json"
+    yield from skipped_lines(plan.skipped)
     if not plan.candidates:
-        print(f"Nothing would run: every batch point is skipped ({len(plan.skipped)}).")
+        yield f"Nothing would run: every batch point is skipped ({len(plan.skipped)})."
         return
-    print(
-        f"{plural(len(remaining), 'trial')} with up to {plural(num_rungs(remaining), 'rung')} and"
-        f" up to {plan.num_final(setup.rules)} final runs, {plural(len(plan.skipped), 'batch point')} skipped;"
-        f" at most about {duration(seconds)}, {seconds * setup.cluster.num_devices:.0f} device seconds (estimated)."
+    yield (
+        f"{plural(len(remaining), 'layout')} with {plural(num_rungs(remaining), 'batch point')} at most, and"
+        f" up to {plan.num_final(setup.rules)} final runs; at most about {duration(seconds)},"
+        f" {seconds * setup.cluster.num_devices:.0f} device seconds (estimated)."
     )
 
 

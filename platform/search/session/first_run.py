@@ -31,13 +31,13 @@ def with_learned_length(opening: OpenStudy, handle: ClusterHandle) -> OpenStudy:
     request, study = opening.request, opening.request.options
     if not study.command or study.seq_len is not None:
         return opening
-    print_line("The command runs until its first step, which tells the length of a sequence (--seq-len N saves that).")
+    print_line("The command runs until its first step, which shows the length of a sequence (--seq-len N saves that).")
     length = _length(opening, handle)
     options = dataclasses.replace(opening.options, study=with_length(study, length))
     try:
         request = read_request(options)
     except InputError as error:
-        raise InputError(f"the command's first step tells sequences of {length} tokens: {error}") from error
+        raise InputError(f"the command's first step has sequences of {length} tokens: {error}") from error
     return dataclasses.replace(opening, options=options, request=request)
 
 
@@ -51,7 +51,7 @@ def _length(opening: OpenStudy, handle: ClusterHandle) -> int:
     if answer.get("tokens") is None:
         for line in str(answer.get("output", "")).splitlines():
             print_line(f"| {printable(line)}")
-        raise InputError(f"the command told no step: {answer.get('reason') or 'its line has no tokens'}")
+        raise InputError(f"the command reported no step: {answer.get('reason') or 'its line has no tokens'}")
     devices, micro_batch, tokens = first.layout.world_size, first.micro_batches[0], int(answer["tokens"])
     length, remainder = divmod(tokens, micro_batch * devices)
     if remainder:

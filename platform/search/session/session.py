@@ -15,6 +15,7 @@ from platform.cluster.probing import probe_store, slow_nodes
 from platform.common import checkout
 from platform.common.errors import ClusterError
 from platform.common.output import print_line
+from platform.common.progress import Progress
 from platform.common.signals import interruptible
 from platform.common.text import plural
 from platform.report.endings import verdict
@@ -129,7 +130,8 @@ def _setup(opening: OpenStudy, handle: ClusterHandle) -> StudySetup:
         InputError: nothing of it can run there, or a resumed study ran on something else.
     """
     request, history = opening.request, opening.history
-    setup = setup_of(request, handle, probe_store.find(opening.options.studies, handle) or history.probe)
+    with Progress(f"planning {request.space.name} on {handle.cluster.label}"):
+        setup = setup_of(request, handle, probe_store.find(opening.options.studies, handle) or history.probe)
     if setup.miniature and setup.space.name != request.space.name:
         print_line(_of_miniature(request.space, setup.space))
     elif setup.space.summary != request.space.summary:

@@ -63,13 +63,13 @@ def _check_can_learn_length(options: SearchOptions) -> None:
     """
     study = options.study
     if GRAD_ACCUM not in _holes(study):
-        raise InputError("the command has no hole {grad_accum}, so that its first step does not tell the length of a"
+        raise InputError("the command has no hole {grad_accum}, so that its first step does not show the length of a"
                          " sequence: give --seq-len N, or the hole")  # fmt: skip
     if study.step_line is not None and "(?P<tokens>" not in study.step_line:
-        raise InputError("the pattern of --step-line has no group (?P<tokens>...) to tell the length of a sequence:"
+        raise InputError("the pattern of --step-line has no group (?P<tokens>...) for the length of a sequence:"
                          " give --seq-len N, or the group")  # fmt: skip
     if options.dry_run:
-        raise InputError("a first run tells the length of a sequence, and --dry-run runs nothing: give --seq-len N")
+        raise InputError("a first run shows the length of a sequence, and --dry-run runs nothing: give --seq-len N")
 
 
 def _holes(study: StudyOptions) -> dict[str, tuple[str, ...]]:

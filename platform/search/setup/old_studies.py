@@ -15,7 +15,7 @@ from platform.study.history import History
 from platform.study.journal import JOURNAL, Tail, describe_newer
 from platform.study.keys import key_of
 from platform.study.model_difference import nearest_difference
-from platform.study.study import find, is_study, names
+from platform.study.study import below, find, is_study
 from search_spaces.candidate import Candidate
 from search_spaces.space import Space
 from trainers.records.journal import StudyHeader
@@ -63,15 +63,16 @@ class Knowledge:
 
 
 def folders_of(studies: Path, text: str) -> list[Path]:
-    """Returns the folders of the studies that `text` names: one by its name or path, or all in a folder of studies.
+    """Returns the folders of the studies that `text` names: one by its name or path, or all in a folder of studies, a
+    team's with a folder for each person too.
 
     Raises:
         InputError: there is none.
     """
     folder = located(studies, text)
     path = folder[0] / folder[1]
-    if is_path(text) and path.is_dir() and not is_study(path) and (study_names := names(path)):
-        return [path / name for name in study_names]
+    if is_path(text) and path.is_dir() and not is_study(path) and (several := below(path)):
+        return several
     return [find(*folder)]
 
 

@@ -245,7 +245,7 @@ def _old(options: SearchOptions, space: Space) -> old_studies.OldStudies | None:
             f"--learn-from teaches the guided searcher alone, got --searcher {study.searcher}: leave out one of them"
         )
     if study.all:
-        raise InputError("--learn-from tells which points to leave out, and --all leaves out none: give one of them")
+        raise InputError("--learn-from says which points to leave out, and --all leaves out none: give one of them")
     folders = old_studies.folders_of(options.studies, study.learn_from)
     itself = Path(options.resume).name if options.resume else None
     others = [path for path in folders if path.name != itself]

@@ -114,7 +114,7 @@ DECLARED: Mapping[str, Callable[[Evidence], str]] = {
     "few tried": _few_tried,
     "not repeated": _not_repeated,
     "not gated": _not_gated,
-    "as told": _remarked,
+    "as reported": _remarked,
     "disturbed": _disturbed,
 }
 """Every caveat by its name: a function that returns why it holds, "" where it does not."""
@@ -132,7 +132,7 @@ def first_losses(measurements: Sequence[Measurement]) -> str:
     """Returns how the first losses of a command's points compare, as a clause."""
     losses = [measurement.losses[0] for measurement in measurements if measurement.losses]
     if len(losses) < 2:
-        return "its steps tell no losses to compare"
+        return "its steps report no losses to compare"
     apart = (max(losses) - min(losses)) / max(abs(statistics.median(losses)), 1e-9)
     if apart <= SAME_LOSS:
         return f"the first losses of its {len(losses)} runs differ by {apart:.2g} at most, relatively"

@@ -4,6 +4,7 @@ r"""Turns text, JSON lines, Parquet or a Megatron pair into token Parquet for `-
     python -m platform.prepare corpus.txt --separator '\n\n' --out tokens            a paragraph a document
     python -m platform.prepare part-*.jsonl --tokenizer gpt2/ --out tokens           a tokenizer from a folder
     python -m platform.prepare c4/*.json.gz --skip-bad 100 --out tokens              compressed, with bad lines
+    python -m platform.prepare s3://bucket/c4/ --out tokens                          from S3, gs:// or hf://datasets/
     python -m platform.prepare web:0.7 code:0.3 --out mixed                          a mixture of prepared folders
     python -m platform.prepare set_text_document.bin --out tokens                    token ids as they are
 
@@ -22,6 +23,7 @@ from platform.common.json_form import print_json
 from platform.common.options import CommandParser, argument, json_field, option
 from platform.study.folder import real_path
 from platform.train.preparing.mixing import mix, parts_of
+from platform.train.preparing.places import input_path
 from platform.train.preparing.prepare_run import DEFAULT_KEY, PrepareRequest, prepare
 from platform.train.preparing.raw_ids import RawType
 from trainers.spec.codec import to_json
@@ -31,11 +33,11 @@ from trainers.spec.codec import to_json
 class PrepareOptions:
     """The options of one call."""
 
-    inputs: tuple[Path, ...] = argument(
+    inputs: tuple[str, ...] = argument(
         nargs="+",
         metavar="INPUT",
-        about=".txt, .jsonl or .csv (also .gz, .zst), .parquet, .arrow or .bin files, folders of them;"
-        " or FOLDER:WEIGHT, prepared ones to mix",
+        about=".txt, .jsonl or .csv (also .gz, .zst), .parquet, .arrow or .bin files, folders of them, here or at an"
+        " address such as s3://bucket/folder; or FOLDER:WEIGHT, prepared ones to mix",
     )
     out: Path = option(metavar="FOLDER", about="the folder to make")
     tokenizer: str | None = option(None, metavar="FOLDER", about='a folder with a tokenizer, or "bytes" (the default)')
@@ -57,7 +59,7 @@ class PrepareOptions:
         about="integers of a .bin without an .idx, as in uint16, or uint16:50256 with the id that ends a document",
     )
     skip_bad: int = option(
-        0, least=0, metavar="N", about="pass over up to N documents that cannot be read, and tell why (default: none)"
+        0, least=0, metavar="N", about="pass over up to N documents that cannot be read, and say why (default: none)"
     )
     seed: int = option(0, least=0, metavar="N", about="seed of a mixture's order (default: %(default)s)")
     workers: int | None = option(
@@ -78,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str] | None) -> int:
     options = PARSER.read(argv)
     request = _request(options)
-    parts = parts_of(options.inputs)
+    parts = parts_of(request.inputs)
     index = prepare(request) if parts is None else mix(parts, request.out, options.seed)
     if options.json:
         print_json(to_json(index), indent=2)
@@ -97,7 +99,7 @@ def _request(options: PrepareOptions) -> PrepareRequest:
         if not separator:
             raise InputError("--separator must not be empty: leave it out where a file is a document")
     return PrepareRequest(
-        inputs=options.inputs,
+        inputs=tuple(map(input_path, options.inputs)),
         out=real_path(options.out),
         tokenizer=options.tokenizer,
         with_end=not options.no_end_token,

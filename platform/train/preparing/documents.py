@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from platform.common.errors import InputError, one_line
 from platform.train.preparing import raw_ids, tables
 from platform.train.preparing.inputs import MAX_DOCUMENT_BYTES, Piece, separator_in, too_long
 from platform.train.preparing.megatron_pairs import Pair
 from platform.train.preparing.opening import Opened, suffix_of
+from platform.train.preparing.places import InputPath, input_path
 from platform.train.preparing.raw_ids import RawType
 from platform.train.preparing.skipping import BadDocument, Skipped
 from platform.train.preparing.tokenizer import Encode
@@ -44,11 +44,11 @@ def documents(
     Raises:
         InputError: the file changed, or something in it is not what its kind promises.
     """
-    path, skipped = Path(piece.file.path), skipped or Skipped(lambda: False)
+    path, skipped = input_path(piece.file.path), skipped or Skipped(lambda: False)
     try:
         match piece.file.kind:
             case "megatron":
-                for tokens in Pair(path).documents(piece.begin, piece.end):
+                for tokens in Pair(Path(path)).documents(piece.begin, piece.end):
                     yield tokens, tokens.ids.nbytes
             case "parquet ids":
                 yield from _ids(piece, path)
@@ -62,7 +62,7 @@ def documents(
                         yield _checked(ids_of(batch[piece.file.column], f"{piece.file.column} of {path}"), piece, path)
             case "raw ids":
                 assert raw is not None
-                for tokens in raw_ids.documents(path, raw):
+                for tokens in raw_ids.documents(Path(path), raw):
                     yield tokens, tokens.ids.nbytes
             case "json lines":
                 yield from _encoded(_lines(piece, text_key, skipped), encode)
@@ -103,7 +103,7 @@ def _split(piece: Piece, separator: bytes) -> Generator[tuple[int, bytes, int]]:
     """Yields the parts between separators, each with the byte at which it begins and those that it takes in the file:
     of a compressed one all that were read since the last part.
     """
-    path, compression = Path(piece.file.path), piece.file.compression
+    path, compression = input_path(piece.file.path), piece.file.compression
     begin, unfinished, stored = piece.begin, b"", 0
     with Opened(path, compression) as stream:
         if not compression:
@@ -126,7 +126,7 @@ def _split(piece: Piece, separator: bytes) -> Generator[tuple[int, bytes, int]]:
         yield begin, unfinished, stream.stored - stored if compression else len(unfinished) + len(separator)
 
 
-def _texts(piece: Piece, path: Path, separator: bytes | None, skipped: Skipped) -> Generator[_Text]:
+def _texts(piece: Piece, path: InputPath, separator: bytes | None, skipped: Skipped) -> Generator[_Text]:
     divided = None if separator is None else _split(piece, separator_in(piece.file, separator))
     for begin, part, size in _undivided(piece, path) if divided is None else divided:
         try:
@@ -138,7 +138,7 @@ def _texts(piece: Piece, path: Path, separator: bytes | None, skipped: Skipped) 
             yield "", size
 
 
-def _undivided(piece: Piece, path: Path) -> Generator[tuple[int, bytes, int]]:
+def _undivided(piece: Piece, path: InputPath) -> Generator[tuple[int, bytes, int]]:
     with Opened(path, piece.file.compression) as stream:
         parts: list[bytes] = []
         while block := stream.read(_BLOCK_BYTES):
@@ -185,16 +185,16 @@ def _line_text(line: bytes, piece: Piece, begin: int, text_key: str) -> str:
 def _line_of(piece: Piece, begin: int) -> str:
     """Returns the number of the line that begins at byte `begin`, as text; lines are counted only for an error."""
     number, remaining_bytes = 1, begin
-    with Opened(Path(piece.file.path), piece.file.compression) as stream:
+    with Opened(input_path(piece.file.path), piece.file.compression) as stream:
         while remaining_bytes and (block := stream.read(min(_BLOCK_BYTES, remaining_bytes))):
             number += block.count(b"\n")
             remaining_bytes -= len(block)
     return f"line {number} of {piece.file.path}"
 
 
-def _parquet_rows(piece: Piece, path: Path) -> Generator[tuple[str | None, float]]:
+def _parquet_rows(piece: Piece, path: InputPath) -> Generator[tuple[str | None, float]]:
     """Yields each row's text with its share of the piece's bytes."""
-    with pq.ParquetFile(path) as parquet:
+    with tables.parquet(path) as parquet:
         groups = list(range(piece.begin, piece.end))
         num_rows = sum(parquet.metadata.row_group(number).num_rows for number in groups)
         share = piece.size_bytes / max(1, num_rows)
@@ -205,7 +205,7 @@ def _parquet_rows(piece: Piece, path: Path) -> Generator[tuple[str | None, float
                 yield text, share
 
 
-def _table_rows(piece: Piece, path: Path) -> Generator[tuple[str | None, float]]:
+def _table_rows(piece: Piece, path: InputPath) -> Generator[tuple[str | None, float]]:
     file = piece.file
     if file.kind == "csv text":
         for text in tables.csv_texts(path, suffix_of(path)[0], file.compression, file.column):
@@ -217,7 +217,9 @@ def _table_rows(piece: Piece, path: Path) -> Generator[tuple[str | None, float]]
                 yield text, len(text or "")
 
 
-def _sized(rows: Iterable[tuple[str | None, float]], piece: Piece, path: Path, skipped: Skipped) -> Generator[_Text]:
+def _sized(
+    rows: Iterable[tuple[str | None, float]], piece: Piece, path: InputPath, skipped: Skipped
+) -> Generator[_Text]:
     """Yields the rows' texts, each with the whole bytes that have come together; "" for one that is too long."""
     row_bytes = 0.0
     for text, size in rows:
@@ -230,14 +232,14 @@ def _sized(rows: Iterable[tuple[str | None, float]], piece: Piece, path: Path, s
         row_bytes -= int(row_bytes)
 
 
-def _ids(piece: Piece, path: Path) -> Generator[tuple[Tokens, int]]:
-    with pq.ParquetFile(path) as parquet:
+def _ids(piece: Piece, path: InputPath) -> Generator[tuple[Tokens, int]]:
+    with tables.parquet(path) as parquet:
         for number in range(piece.begin, piece.end):
-            for tokens in group_blocks(parquet, piece.file.column, number, path):
+            for tokens in group_blocks(parquet, piece.file.column, number, piece.file.path):
                 yield _checked(tokens, piece, path)
 
 
-def _checked(tokens: Tokens, piece: Piece, path: Path) -> tuple[Tokens, int]:
+def _checked(tokens: Tokens, piece: Piece, path: InputPath) -> tuple[Tokens, int]:
     if len(tokens.ids) and tokens.ids.min() < 0:
         raise InputError(f"column {piece.file.column} of {path} holds the negative id {tokens.ids.min()}")
     return tokens, tokens.ids.nbytes

@@ -2,11 +2,12 @@
 
 import re
 from collections import Counter
-from collections.abc import Collection
-from pathlib import Path
+from collections.abc import Collection, Iterable
+from pathlib import PurePath
 
 from platform.common.errors import InputError
 from platform.train.preparing.opening import suffix_of
+from platform.train.preparing.places import InputPath, RemotePath
 
 SUFFIXES = {".txt": "text", ".text": "text", ".md": "text", ".json": "json lines", ".jsonl": "json lines",
             ".ndjson": "json lines", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".arrow": "arrow",
@@ -27,21 +28,24 @@ _CHECKPOINT = re.compile(r"-checkpoint$")
 _SPLIT = re.compile(r"(?:^|[-_./])(train|test|validation|valid|val|dev|eval)(?=[-_./]|$)", re.IGNORECASE)
 
 
-def kind_of(path: Path) -> str:
+def kind_of(path: PurePath) -> str:
     """Returns the kind that the file's name promises, whatever the case of its suffix; "" for none."""
     suffix, compression = suffix_of(path)
     kind = SUFFIXES.get(suffix, "")
     return "" if compression and kind not in _COMPRESSED else kind
 
 
-def data_files(folder: Path) -> tuple[list[Path], list[Path]]:
+def data_files(folder: InputPath) -> tuple[list[InputPath], list[InputPath]]:
     """Returns the files of data in `folder`, at any depth and in the order of their paths, and those left out though
     their suffix is one of data.
 
     Raises:
         InputError: there is none, or there are several kinds or splits, of which one must be chosen.
     """
-    with_suffix = sorted(path for path in folder.rglob("*") if kind_of(path) and path.is_file())
+    listed: Iterable[InputPath] = folder.rglob("*")
+    is_remote = isinstance(folder, RemotePath)  # whose files alone are listed, without a question for each
+    of_kind = (path for path in listed if kind_of(path) and (is_remote or path.is_file()))
+    with_suffix = sorted(of_kind, key=lambda path: path.parts)
     files = [path for path in with_suffix if _is_data(path.relative_to(folder))]
     if not files:
         raise InputError(f"the folder {folder} holds no file of data with a suffix {SUFFIX_WORDS}")
@@ -51,18 +55,18 @@ def data_files(folder: Path) -> tuple[list[Path], list[Path]]:
     return files, [path for path in with_suffix if path not in data]
 
 
-def _is_data(path: Path) -> bool:
+def _is_data(path: PurePath) -> bool:
     hidden = any(part.startswith(".") or part == "__pycache__" for part in path.parts)
     return not (hidden or _ABOUT.fullmatch(path.name) or _CHECKPOINT.search(path.stem))
 
 
-def _check_one_kind(folder: Path, files: Collection[Path]) -> None:
+def _check_one_kind(folder: PurePath, files: Collection[InputPath]) -> None:
     kinds = Counter(map(kind_of, files))
     if len(kinds) > 1:
         raise _choice(folder, "files of several kinds", kinds, files, {path: kind_of(path) for path in files})
 
 
-def _check_one_split(folder: Path, files: Collection[Path]) -> None:
+def _check_one_split(folder: PurePath, files: Collection[InputPath]) -> None:
     """Refuses a training split beside one that is meant for another purpose."""
     splits = {
         path: matches[-1].lower()
@@ -74,7 +78,11 @@ def _check_one_split(folder: Path, files: Collection[Path]) -> None:
 
 
 def _choice(
-    folder: Path, description: str, counts: Counter[str], files: Collection[Path], group_of: dict[Path, str]
+    folder: PurePath,
+    description: str,
+    counts: Counter[str],
+    files: Collection[InputPath],
+    group_of: dict[InputPath, str],
 ) -> InputError:
     """Returns the error that asks for a choice, with an example of each group."""
     examples = {group: next(path for path in files if group_of.get(path) == group) for group in counts}

@@ -6,21 +6,21 @@ The division depends on the files and on the shard's size alone, so that any num
 import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import BinaryIO, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from platform.common.errors import InputError
+from platform.common.errors import InputError, one_line
 from platform.common.text import plural
 from platform.study.folder import real_path, user_path
 from platform.train.preparing import megatron_pairs, raw_ids, tables
 from platform.train.preparing.folders import SUFFIX_WORDS, data_files, kind_of
 from platform.train.preparing.opening import Opened, check_text, suffix_of
+from platform.train.preparing.places import InputPath, RemotePath, input_path
 from platform.train.preparing.raw_ids import RawType
-from trainers.data.footer import COLUMNS, is_list, open_parquet
+from trainers.data.footer import COLUMNS, is_list
 from trainers.records.plain_files import open_plain
 
 Kind = Literal[
@@ -86,7 +86,7 @@ class Selection:
     """The inputs, before anything of them is read."""
 
     files: list[InputFile]
-    left_out: list[Path]
+    left_out: list[InputPath]
     """Files in the folders that have a suffix of data and are none."""
 
     def sentences(self) -> Iterator[str]:
@@ -100,26 +100,26 @@ class Selection:
 
 
 def _some(paths: Iterable[str]) -> str:
-    names = [Path(path).name for path in paths]
+    names = [PurePath(path).name for path in paths]
     return ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
 
 
-def find(paths: Sequence[Path], out: Path, text_key: str, raw: RawType | None = None) -> Selection:
+def find(paths: Sequence[InputPath], out: Path, text_key: str, raw: RawType | None = None) -> Selection:
     """Returns the files that `paths` name. A folder stands for the data in it, at any depth; a file counts once, by
     whatever links it is reached.
 
     Raises:
         InputError: a path is missing, of no known kind or named twice, a folder needs a choice, or `out` lies in it.
     """
-    inputs: dict[tuple[int, int], InputFile] = {}
-    left_out: list[Path] = []
+    inputs: dict[tuple[int | str, int | str], InputFile] = {}
+    left_out: list[InputPath] = []
     for path in paths:
-        path = user_path(path).absolute()
+        path = path if isinstance(path, RemotePath) else user_path(path).absolute()
         if not path.exists():
             raise InputError(f"there is no input {path}")
         is_folder = path.is_dir()
         if is_folder:
-            path = real_path(path)
+            path = path if isinstance(path, RemotePath) else real_path(path)
             if out == path or path in out.parents:
                 raise InputError(f"--out {out} lies in the input folder {path}: give a folder outside of it")
             files, others = data_files(path)
@@ -160,10 +160,11 @@ def shards(files: Iterable[InputFile], shard_bytes: int, separator: bytes | None
     return [*completed, Shard(number=len(completed), pieces=tuple(pieces))] if pieces else completed
 
 
-def _described(path: Path, text_key: str, raw: RawType | None) -> InputFile:
+def _described(path: InputPath, text_key: str, raw: RawType | None) -> InputFile:
     kind, (suffix, compression) = kind_of(path), suffix_of(path)
     try:
-        os.close(open_plain(path, links=True))  # a pipe would be waited for
+        if isinstance(path, Path):
+            os.close(open_plain(path, links=True))  # a pipe would be waited for
         stat = path.stat()
         text_file = InputFile(
             path=str(path),
@@ -173,17 +174,15 @@ def _described(path: Path, text_key: str, raw: RawType | None) -> InputFile:
             compression=compression,
         )
         if kind == "parquet":
-            with open_parquet(path) as parquet:
+            with tables.parquet(path) as parquet:
                 return _with_column(text_file, parquet.schema_arrow, text_key)
         if kind == "arrow":
             with tables.arrow_batches(path) as (schema, _):
                 in_parquet = _with_column(text_file, schema, text_key)
             arrow_kind: Kind = "arrow text" if in_parquet.kind == "parquet text" else "arrow ids"
             return dataclasses.replace(in_parquet, kind=arrow_kind)
-        if kind == "megatron" and not path.with_suffix(".idx").is_file():
-            return _of_raw_ids(text_file, path, raw)
         if kind == "megatron":
-            return dataclasses.replace(text_file, kind="megatron", id_type=megatron_pairs.Pair(path).id_type)
+            return _of_bare_ids(text_file, path, raw)
         check_text(path, compression, kind)
         if kind == "csv":
             columns = tables.csv_columns(path, suffix, compression)
@@ -193,14 +192,18 @@ def _described(path: Path, text_key: str, raw: RawType | None) -> InputFile:
             return dataclasses.replace(text_file, kind="csv text", column=text_key)
         return text_file if kind == "text" else dataclasses.replace(text_file, kind="json lines")
     except OSError as error:
-        raise InputError(f"cannot read {error.filename or path}: {error.strerror}") from error
+        raise InputError(f"cannot read {error.filename or path}: {error.strerror or one_line(error)}") from error
     except InputError:
         raise
     except ValueError as error:
         raise InputError(str(error)) from error
 
 
-def _of_raw_ids(file: InputFile, path: Path, raw: RawType | None) -> InputFile:
+def _of_bare_ids(file: InputFile, path: InputPath, raw: RawType | None) -> InputFile:
+    if isinstance(path, RemotePath):
+        raise InputError(f"{path} holds bare token ids, which are read from this machine alone: copy it here")
+    if path.with_suffix(".idx").is_file():
+        return dataclasses.replace(file, kind="megatron", id_type=megatron_pairs.Pair(path).id_type)
     if raw is None:
         raise InputError(
             f"{path} has no .idx beside it, as a Megatron pair has: token ids alone want the type of their integers,"
@@ -264,7 +267,7 @@ def _pieces(file: InputFile, shard_bytes: int, separator: bytes | None) -> list[
             case _:
                 bounds, sizes = _group_bounds(file, shard_bytes)
     except OSError as error:
-        raise InputError(f"cannot read {file.path}: {error.strerror}") from error
+        raise InputError(f"cannot read {file.path}: {error.strerror or one_line(error)}") from error
     return [
         Piece(file=file, begin=begin, end=end, size_bytes=size)
         for begin, end, size in zip(bounds[:-1], bounds[1:], sizes, strict=True)
@@ -280,7 +283,7 @@ def separator_in(file: InputFile, separator: bytes) -> bytes:
     """
     if b"\n" not in separator or b"\r" in separator:
         return separator
-    with Opened(Path(file.path), file.compression) as stream:
+    with Opened(input_path(file.path), file.compression) as stream:
         last = b""
         while block := stream.read(_BLOCK_BYTES):
             if (place := (last + block).find(b"\n")) >= 0:
@@ -293,7 +296,7 @@ def separator_in(file: InputFile, separator: bytes) -> bytes:
 def _text_bounds(file: InputFile, shard_bytes: int, separator: bytes) -> list[int]:
     """Returns the places between documents at which pieces begin and end, about `shard_bytes` apart."""
     bounds = [0]
-    with Path(file.path).open("rb") as stream:
+    with input_path(file.path).open("rb") as stream:
         while bounds[-1] + shard_bytes < file.size_bytes:
             after = _document_end(stream, bounds[-1] + shard_bytes, separator)
             if after is None:
@@ -330,7 +333,7 @@ def too_long(file: InputFile, place: int) -> InputError:
 def _group_bounds(file: InputFile, shard_bytes: int) -> tuple[list[int], list[int]]:
     """Returns the row groups at which pieces begin, and the bytes of each piece."""
     bounds, sizes = [0], [0]
-    with pq.ParquetFile(file.path) as parquet:
+    with tables.parquet(input_path(file.path)) as parquet:
         metadata = parquet.metadata
         for number in range(metadata.num_row_groups):
             group = metadata.row_group(number)

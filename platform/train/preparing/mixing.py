@@ -20,6 +20,7 @@ from platform.common.output import print_line
 from platform.study.atomic_write import replacing
 from platform.study.folder import real_path, user_path
 from platform.train.preparing.folder_state import finished, locked, write_plan
+from platform.train.preparing.places import InputPath, RemotePath
 from platform.train.preparing.shard import HashedFile, Writer
 from platform.train.token_files import file_sha256
 from trainers.data.footer import blocks, read_footer
@@ -43,13 +44,16 @@ class Part:
     index: TokenIndex
 
 
-def parts_of(inputs: Sequence[Path]) -> list[Part] | None:
+def parts_of(inputs: Sequence[InputPath]) -> list[Part] | None:
     """Returns the parts of a mixture, which has weights behind its inputs, `a:0.7 b:0.3`; None where none has.
 
     Raises:
         InputError: some inputs have a weight and some have none, one is no token folder, or their tokenizers differ.
     """
-    matches = [None if user_path(path).exists() else _WEIGHTED.fullmatch(str(path)) for path in inputs]
+    matches = [
+        None if isinstance(path, RemotePath) or user_path(path).exists() else _WEIGHTED.fullmatch(str(path))
+        for path in inputs
+    ]
     if not any(matches):
         return None
     parts: list[Part] = []

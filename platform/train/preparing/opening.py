@@ -1,12 +1,13 @@
 """Opens inputs as they are published: plain or compressed, UTF-8 or not, JSON lines or another form of JSON."""
 
 import re
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any
 
 import pyarrow as pa
 
 from platform.common.errors import InputError
+from platform.train.preparing.places import InputPath
 
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
 """Compression by suffix, as pyarrow calls it."""
@@ -14,11 +15,11 @@ _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _HEAD_BYTES = 4096
 
 
-def suffix_of(path: Path) -> tuple[str, str]:
+def suffix_of(path: PurePath) -> tuple[str, str]:
     """Returns the suffix in small letters, without that of a compression, and the compression; "" for none."""
     suffix = path.suffix.lower()
     compression = COMPRESSIONS.get(suffix, "")
-    return (Path(path.stem).suffix.lower() if compression else suffix), compression
+    return (PurePath(path.stem).suffix.lower() if compression else suffix), compression
 
 
 class Opened:
@@ -28,8 +29,8 @@ class Opened:
         OSError: the file cannot be opened.
     """
 
-    def __init__(self, path: Path, compression: str) -> None:
-        self._file = path.open("rb")
+    def __init__(self, path: InputPath, compression: str) -> None:
+        self._file: Any = path.open("rb")
         self._stream: Any = self._file
         if compression:
             self._stream = pa.CompressedInputStream(pa.PythonFile(self._file, mode="r"), compression)
@@ -58,7 +59,7 @@ class Opened:
         return self._stream.read(size)
 
 
-def check_text(path: Path, compression: str, kind: str) -> None:
+def check_text(path: InputPath, compression: str, kind: str) -> None:
     """Checks by its first bytes that a text file is UTF-8, and one of JSON has an object a line.
 
     Raises:

@@ -17,6 +17,7 @@ from platform.study.atomic_write import replacing
 from platform.train.preparing import inputs
 from platform.train.preparing.folder_state import finished, locked, write_plan
 from platform.train.preparing.inputs import InputFile, Shard
+from platform.train.preparing.places import InputPath
 from platform.train.preparing.prepare_progress import PrepareProgress
 from platform.train.preparing.raw_ids import RawType
 from platform.train.preparing.shard import ShardSettings, Shared, begin, make
@@ -42,7 +43,7 @@ DEFAULT_KEY = "text"
 class PrepareRequest:
     """The command's options."""
 
-    inputs: tuple[Path, ...]
+    inputs: tuple[InputPath, ...]
     out: Path
     """Absolute path of the output folder."""
     tokenizer: str | None

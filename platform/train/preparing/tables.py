@@ -1,4 +1,4 @@
-"""Rows of CSV files and of Arrow files, such as those of a folder that `datasets` saved."""
+"""Rows of CSV, Parquet and Arrow files, such as those of a folder that `datasets` saved."""
 
 import contextlib
 from collections.abc import Generator, Iterator
@@ -7,15 +7,18 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.ipc
+import pyarrow.parquet as pq
 
 from platform.common.errors import InputError, one_line
+from platform.train.preparing.places import InputPath, RemotePath
+from trainers.data.footer import open_parquet
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _BLOCK_BYTES = 2**23
 """Bytes of a CSV file that are parsed at once: no row is longer."""
 
 
-def csv_columns(path: Path, suffix: str, compression: str) -> list[str]:
+def csv_columns(path: InputPath, suffix: str, compression: str) -> list[str]:
     """Returns the names of the columns.
 
     Raises:
@@ -25,7 +28,7 @@ def csv_columns(path: Path, suffix: str, compression: str) -> list[str]:
         return list(reader.schema.names)
 
 
-def csv_texts(path: Path, suffix: str, compression: str, column: str) -> Iterator[str]:
+def csv_texts(path: InputPath, suffix: str, compression: str, column: str) -> Iterator[str]:
     """Yields the column's texts.
 
     Raises:
@@ -42,7 +45,9 @@ def csv_texts(path: Path, suffix: str, compression: str, column: str) -> Iterato
 
 
 @contextlib.contextmanager
-def _csv(path: Path, suffix: str, compression: str, column: str | None) -> Generator[pyarrow.csv.CSVStreamingReader]:
+def _csv(
+    path: InputPath, suffix: str, compression: str, column: str | None
+) -> Generator[pyarrow.csv.CSVStreamingReader]:
     convert = pyarrow.csv.ConvertOptions(strings_can_be_null=False)
     if column is not None:
         convert = pyarrow.csv.ConvertOptions(
@@ -62,14 +67,32 @@ def _csv(path: Path, suffix: str, compression: str, column: str | None) -> Gener
 
 
 @contextlib.contextmanager
-def arrow_batches(path: Path) -> Generator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
+def parquet(path: InputPath) -> Generator[pq.ParquetFile]:
+    """Opens a Parquet file.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if isinstance(path, Path):
+        with open_parquet(path) as file:
+            yield file
+        return
+    try:
+        with path.open() as opened, pq.ParquetFile(opened) as file:
+            yield file
+    except pa.ArrowException as error:
+        raise ValueError(f"cannot read {path} as Parquet: {one_line(error)}") from error
+
+
+@contextlib.contextmanager
+def arrow_batches(path: InputPath) -> Generator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
     """Opens an Arrow file, in the form of a stream as `datasets` writes it or in that of a file: its schema and its
     batches.
 
     Raises:
         InputError: it is none.
     """
-    with pa.memory_map(str(path)) as mapped:
+    with path.open() if isinstance(path, RemotePath) else pa.memory_map(str(path)) as mapped:
         try:
             if mapped.read(6) == b"ARROW1":
                 file = pyarrow.ipc.open_file(mapped)

@@ -200,7 +200,9 @@ def test_a_budget_that_was_named_for_the_gate_holds_it(tmp_path: Path) -> None:
         assert named and not short.has_gate, short.sentence
         enough = Session(tmp_path, takes, float(named[1]), 5, takes)
         assert enough.has_gate and enough.num_searched >= 2 and enough.most_kept_s > TIMING.winner_s
-        assert enough.sentence.endswith("of one rung beside the winner's last run and the numerics gate (predicted).")
+        assert enough.sentence.endswith(
+            "of one micro-batch beside the winner's last run and the numerics gate (predicted)."
+        )
 
 
 def test_each_budget_that_is_too_short_is_named(make: Make) -> None:

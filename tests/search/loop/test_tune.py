@@ -18,7 +18,7 @@ from trainers.spec.cluster import Cluster
 from trainers.spec.codec import from_json
 from trainers.trial.recorder import RecorderError, RecorderGoneError
 
-STANDING = {"phase": "rung", "batch": None, "nodes": ["n1", "n1"], "overdue_s": -1.0}
+STANDING = {"phase": "steps", "batch": None, "nodes": ["n1", "n1"], "overdue_s": -1.0}
 JOB = Job(
     trial_id="t0001",
     recorder="r",
@@ -65,7 +65,7 @@ def test_a_trial_whose_own_process_was_killed_for_want_of_memory_is_out_of_memor
     killed, again.
     """
     loop, (entry,) = end(killed="the kernel's count of such kills grew by 1", error=True)
-    assert (entry.outcome, entry.batch, entry.phase) == (Outcome.OOM, JOB.rungs[0], "rung")
+    assert (entry.outcome, entry.batch, entry.phase) == (Outcome.OOM, JOB.rungs[0], "steps")
     assert entry.reason.startswith("a process of the trial was killed because host memory ran out: the kernel's count")
     assert [(trial_end["state"], trial_end["started"]) for trial_end in loop.ends] == [("failed", True)]
 

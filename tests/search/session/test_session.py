@@ -115,7 +115,7 @@ class TestBudget:
         expected_s = 5 * TRIAL_S["cpu"] + 11 * 1.5 + 2 + 5
         assert setup.plan.expected_s(candidates(), CLUSTER, setup.timing, setup.rules) == expected_s
         assert f"{2 * expected_s:.0f} device seconds" in output
-        assert "3 trials with up to 9 rungs and up to 2 final runs" in output
+        assert "3 layouts with 9 batch points at most, and up to 2 final runs" in output
         assert "The budget ends it after 10 s (the space's own budget: --time-budget sets another)." in output
         show_dry_run(setup, Budget(gpu_s=20.0), History(), as_object=False)
         assert "The budget ends it after 10 s (--gpu-s)." in capsys.readouterr().out
@@ -130,7 +130,7 @@ class TestBudget:
         output = capsys.readouterr().out
         assert [f"would run  {layout.label}" in output for layout in LAYOUTS] == [False, True, True]
         assert f"{LAYOUTS[1].label}, micro-batch 2, 4\n" in output
-        assert "2 trials with up to 5 rungs and up to 2 final runs" in output
+        assert "2 layouts with 5 batch points at most, and up to 2 final runs" in output
         expected_s = 4 * TRIAL_S["cpu"] + 7 * 1.5 + 2 + 5
         assert f"{2 * expected_s:.0f} device seconds" in output
 

@@ -4,13 +4,13 @@ import time
 
 import pytest
 
-from platform.plan.progress import Progress
+from platform.common.progress import Progress
 
 
 def test_a_long_answer_says_that_it_is_being_computed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("platform.plan.progress.FIRST_S", 0.01)
+    monkeypatch.setattr("platform.common.progress.FIRST_S", 0.01)
     with Progress("planning bloom on 8 x H100"):
         time.sleep(0.2)
     printed = capsys.readouterr()
@@ -18,7 +18,7 @@ def test_a_long_answer_says_that_it_is_being_computed(
 
 
 def test_a_terminal_s_line_is_taken_away(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("platform.plan.progress.FIRST_S", 0.01)
+    monkeypatch.setattr("platform.common.progress.FIRST_S", 0.01)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     with Progress("planning bloom") as progress:
         time.sleep(0.2)

@@ -1,0 +1,26 @@
+"""Widths of results: COLUMNS, else that of a terminal, with a pager behind too."""
+
+import os
+
+import pytest
+
+from platform.common.output import terminal_width
+
+
+@pytest.mark.parametrize(("columns", "terminals", "width"), [
+    ("96", {1: 150}, 96), (None, {1: 150, 2: 70}, 150), (None, {2: 70}, 70), ("", {0: 66}, 66), ("0", {}, 200),
+    ("wide", {}, 200), (None, {1: 0}, 200),
+])  # fmt: skip
+def test_columns_come_before_terminals_and_these_before_none(
+    columns: str | None, terminals: dict[int, int], width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def size(stream: int) -> os.terminal_size:
+        if stream not in terminals:
+            raise OSError("no terminal")
+        return os.terminal_size((terminals[stream], 24))
+
+    monkeypatch.setattr("os.get_terminal_size", size)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", columns)
+    assert terminal_width(200) == width

@@ -1,0 +1,49 @@
+"""`report` and `--learn-from` over a folder of a team's studies: each is shown, and none counts for another."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import platform.report.__main__ as report  # pyright takes `from platform import` for the standard module
+from platform.search.setup.old_studies import folders_of
+from tests.report.test_report_options import FIRST, SECOND, write
+from tests.samples import measurement
+
+
+@pytest.fixture
+def team(tmp_path: Path) -> Path:
+    """Returns a folder of three studies by two people, of which two measured one layout, and of a damaged one."""
+    write(tmp_path / "team/ann", "first", FIRST, SECOND)
+    write(tmp_path / "team/bob", "other", measurement(tokens_per_s=44000.0))
+    write(tmp_path / "team", "shared", SECOND)
+    (tmp_path / "team/bob/broken").mkdir()
+    (tmp_path / "team/bob/broken/journal.jsonl").write_text("{}\n")
+    return tmp_path / "team"
+
+
+def test_each_study_has_a_row_and_what_several_measured_stands_side_by_side(
+    team: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "220")
+    before = {path: path.stat().st_mtime_ns for path in team.rglob("*")}
+    assert report.main([f"{team}/"]) == 0
+    printed = capsys.readouterr()
+    assert "Left out: bob/broken: " in printed.err
+    head, shared = printed.out.split("Measured in several studies")
+    assert [head.count(name) for name in ("ann/first", "bob/other", "shared")] == [1, 1, 1]
+    assert "ann/first 40,000, bob/other 44,000" in shared and "10.0 %" in shared
+    assert "ann/first 50,000, shared 50,000" in shared and "0.0 %" in shared
+    assert "no study's answer rests on another's figures" in shared
+    assert {path: path.stat().st_mtime_ns for path in team.rglob("*")} == before, "nothing is written"
+
+
+def test_as_json_and_as_a_page(team: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report.main([f"{team}/", "--json", "--html", str(tmp_path / "page.html")]) == 0
+    assert [study["study"] for study in json.loads(capsys.readouterr().out)["studies"]] == ["first", "other", "shared"]
+    assert "ann" not in (tmp_path / "page.html").read_text()[:200]
+
+
+def test_a_search_learns_from_all_of_them(team: Path) -> None:
+    names = [path.relative_to(team).as_posix() for path in folders_of(team.parent, f"{team}/")]
+    assert names == ["ann/first", "bob/broken", "bob/other", "shared"]
