@@ -60,6 +60,18 @@ IN_HALF = (
     _case("llama", {**_DDP, "dp_replicate": 2}, "bf16"),
     _case("llama", {**_STAGE_3, "dp_shard": 2, "loss": "chunked"}, "bf16"),
 )
+ON_FOUR = (
+    *(
+        _case(name, {**_STAGE_3, "dp_shard": 4}, targets="q_proj+o_proj" if model.num_experts else "all-linear")
+        for name, model in FAMILIES.items()
+    ),
+    _case("llama", {**_STAGE_3, "dp_shard": 2, "tp": 2, "checkpointing": "selective"}),
+    _case("starcoder2", {**_DDP, "dp_replicate": 2, "tp": 2}),
+    _case("qwen3", {**_STAGE_3, "dp_replicate": 2, "dp_shard": 2, "grad_sync": "every"}),
+    _case("gpt2", {**_DDP, "dp_replicate": 2, "cp": 2}),
+    _case("glm4", {**_STAGE_2, "cp": 2, "tp": 2, "loss": "chunked"}),
+)
+"""Every family, and degrees beside each other."""
 FAULTS = (
     _case("llama", {**_DDP, "dp_replicate": 2}, fault="a frozen norm moves"),
     _case("llama", {**_STAGE_3, "dp_shard": 2}, fault="not divided by the rank"),

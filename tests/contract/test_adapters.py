@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.adapters import CASES, FAULTS, IN_HALF, WORLD_SIZE, differences, merged, run
+from tests.contract.adapters import CASES, FAULTS, IN_HALF, ON_FOUR, WORLD_SIZE, differences, merged, run
 from tests.contract.group import run_group
 from tests.contract.mesh_cases import MeshCase
 
@@ -47,3 +47,12 @@ def test_gradients_over_a_bf16_model_are_close(case: MeshCase) -> None:
 @_named(FAULTS)
 def test_a_planted_fault_is_seen(case: MeshCase) -> None:
     assert differences(_result(case)["trained"], merged(case), tolerance=1e-5) != []
+
+
+@pytest.mark.heavy
+def test_every_family_on_four_ranks_has_the_gradients_of_merged_weights() -> None:
+    wrong: dict[str, list[str]] = {}
+    for case, result in zip(ON_FOUR, run_group(run, list(ON_FOUR), 4), strict=True):
+        trained = result.get("trained")
+        wrong[case.name] = [result["error"]] if trained is None else differences(trained, merged(case), tolerance=5e-6)
+    assert {name: sentences for name, sentences in wrong.items() if sentences} == {}

@@ -17,8 +17,6 @@ from trainers.models.model import Model
 from trainers.spec.adapters import DOWN, UP, is_adapter
 from trainers.spec.recipe import Recipe
 
-_SCALE = "lora_scale"
-
 
 class AdaptedLinear(nn.Linear):
     """A linear layer with an adapter."""
@@ -51,11 +49,11 @@ def add_adapters(model: Model, recipe: Recipe) -> Model:
     model.module.requires_grad_(False)
     for block in model.blocks:
         for path, (outputs, inputs) in recipe.adapted_layers.items():
-            layer = block.get_submodule(path)
+            layer: Any = block.get_submodule(path)
             layer.__class__ = _AdaptedTransposed if isinstance(layer, Conv1D) else AdaptedLinear
             for name, rows, width in ((DOWN, recipe.adapter_rank, inputs), (UP, outputs, recipe.adapter_rank)):
                 setattr(layer, name, nn.Linear(width, rows, bias=False, device="meta"))
-            setattr(layer, _SCALE, recipe.lora_scale)
+            layer.lora_scale = recipe.lora_scale
     return dataclasses.replace(model, names={parameter: name for name, parameter in model.module.named_parameters()})
 
 
@@ -64,12 +62,15 @@ def adapters_in_effect(models: Sequence[Model], recipe: Recipe) -> dict[str, Any
     their paths. Parameters that train beside adapters are counted with their rank.
     """
     paths, ranks, alphas = set[str](), set[int](), set[float]()
-    for block in (block for model in models for block in model.blocks):
-        for path, layer in block.named_modules():
-            if hasattr(layer, DOWN):
-                paths.add(path.removeprefix("_checkpoint_wrapped_module."))
-                ranks.add(layer.get_submodule(DOWN).weight.shape[0])  # type: ignore[union-attr]
-                alphas.add(round(getattr(layer, _SCALE) * layer.get_submodule(DOWN).weight.shape[0], 6))  # type: ignore[union-attr,operator]
+    layers: list[tuple[str, Any]] = [
+        pair for model in models for block in model.blocks for pair in block.named_modules()
+    ]
+    for path, layer in layers:
+        if hasattr(layer, DOWN):
+            rank = layer.get_submodule(DOWN).weight.shape[0]
+            paths.add(path)
+            ranks.add(rank)
+            alphas.add(layer.lora_scale * rank)
     if not paths:
         return {"adapter": "none"}
     others = sum(
