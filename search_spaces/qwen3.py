@@ -85,7 +85,7 @@ def qwen3_8b_lora() -> Space:
         summary="Qwen3 8B with adapters of rank 16 (LoRA), sequence 2048, global batch 64: DDP and FSDP2",
         recipe=Recipe(model=QWEN3_8B, seq_len=2048, global_batch=64, adapter="lora_16", learning_rate=2e-4),
         axes={**base.axes, "zero_stage": (0, 3, 2), "engine": engines.adapting()},
-        narrowed={axis: why for axis, why in base.narrowed.items() if axis not in ("engine", "zero_stage")},
+        narrowed={**base.narrowed, **dict.fromkeys(("engine", "zero_stage", *untried), "what trains adapters")},
         model_parallel={axis: values for axis, values in base.model_parallel.items() if axis not in untried},
     )
     return dataclasses.replace(space, miniature=stand_in(space))

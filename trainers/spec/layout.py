@@ -86,10 +86,10 @@ class Layout(LayoutAxes):
         hardware = model.hardware_flops_per_token(recipe.seq_len, self.checkpointing, keys_per_query=keys_per_query)
         if not recipe.adapter_rank:
             return hardware
-        repeated = -(-model.num_layers // self.checkpoint_every) if self.checkpoint_every else 0
-        repeated = 0 if self.checkpointing == "selective" else repeated
-        others = recipe.flops_per_token(keys_per_query=keys_per_query)
-        others -= model.flops_per_token(recipe.seq_len, keys_per_query=keys_per_query)
+        repeats = self.checkpoint_every and self.checkpointing != "selective"
+        repeated = -(-model.num_layers // self.checkpoint_every) if repeats else 0
+        frozen = model.flops_per_token(recipe.seq_len, keys_per_query=keys_per_query)
+        others = recipe.flops_per_token(keys_per_query=keys_per_query) - frozen
         return hardware + others + 2.0 * repeated * recipe.adapters_per_layer
 
     @property
