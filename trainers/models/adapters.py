@@ -50,11 +50,16 @@ def add_adapters(model: Model, recipe: Recipe) -> Model:
     for block in model.blocks:
         for path, (outputs, inputs) in recipe.adapted_layers.items():
             layer: Any = block.get_submodule(path)
-            layer.__class__ = _AdaptedTransposed if isinstance(layer, Conv1D) else AdaptedLinear
+            layer.__class__ = _AdaptedTransposed if is_transposed(layer) else AdaptedLinear
             for name, rows, width in ((DOWN, recipe.adapter_rank, inputs), (UP, outputs, recipe.adapter_rank)):
                 setattr(layer, name, nn.Linear(width, rows, bias=False, device="meta"))
             layer.lora_scale = recipe.lora_scale
     return dataclasses.replace(model, names={parameter: name for name, parameter in model.module.named_parameters()})
+
+
+def is_transposed(layer: nn.Module) -> bool:
+    """Returns whether the layer's weight is [in, out]."""
+    return isinstance(layer, Conv1D)
 
 
 def adapters_in_effect(models: Sequence[Model], recipe: Recipe) -> dict[str, Any]:

@@ -115,6 +115,16 @@ class TensorReader(contextlib.AbstractContextManager["TensorReader"]):
             for chunk in stored.chunks:
                 self._read(chunk, part)
 
+    def whole(self, key: str, shape: tuple[int, ...]) -> torch.Tensor:
+        """Returns all of a tensor.
+
+        Raises:
+            ValueError: see `read`.
+        """
+        tensor = torch.empty(shape, dtype=torch.float32)
+        self.read(key, shape, [TensorPart(offsets=(0,) * len(shape), tensor=tensor)])
+        return tensor
+
     def _read(self, chunk: StoredChunk, part: TensorPart) -> None:
         """Copies what lies in both the chunk and the part."""
         sizes = tuple(part.tensor.shape)

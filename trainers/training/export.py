@@ -1,6 +1,5 @@
 """A checkpoint as a transformers folder: `from_pretrained` gives the model that was trained, or peft its adapters."""
 
-import json
 import shutil
 import sys
 from collections.abc import Iterator
@@ -8,21 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 
 from trainers.data.index import TOKENIZER, read_index
-from trainers.distributed.state import FROZEN, WEIGHT, TensorPart, whole_tensor
-from trainers.engines.settings import model_dtype
-from trainers.models.weights import draw
+from trainers.distributed.state import WEIGHT
 from trainers.records.checkpoints import read_manifest
 from trainers.spec import engines
-from trainers.spec.adapters import DOWN, UP
 from trainers.spec.model import ModelSpec
 from trainers.spec.recipe import INCLUDED, Recipe
 from trainers.startup import import_stubs
-from trainers.training.base_digest import base_digest
-from trainers.training.checkpoint_reading import TensorReader, check_base
-from trainers.training.initial_weights import WeightFiles
+from trainers.training.checkpoint_reading import TensorReader
 
 _OF_ENGINES = tuple(package for rules in engines.registered() for package in rules.packages)
 UNUSED = () if "transformers" in sys.modules else (*import_stubs.HIDDEN, *_OF_ENGINES)
@@ -31,9 +24,8 @@ relies on those that it saw.
 """
 
 with import_stubs.imports(UNUSED):
-    from transformers.pytorch_utils import Conv1D
-
     from trainers.models import model
+    from trainers.training import adapter_export
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -50,7 +42,8 @@ def export(checkpoint: Path, recipe: Recipe, out: Path, *, dtype: str = "fp32", 
     """
     built = model.build(recipe.model, attention="eager")
     module = built.module
-    weights = _merged(checkpoint, recipe, built, base) if recipe.adapter_rank else _stored(checkpoint, module)
+    merges = recipe.adapter_rank > 0
+    weights = adapter_export.merged(checkpoint, recipe, built, base) if merges else _stored(checkpoint, module)
     for name, weight in weights:
         path, _, attribute = name.rpartition(".")
         parameter = torch.nn.Parameter(weight.to(DTYPES[dtype]), requires_grad=False)
@@ -59,61 +52,6 @@ def export(checkpoint: Path, recipe: Recipe, out: Path, *, dtype: str = "fp32", 
     module.config.dtype = DTYPES[dtype]
     module.config.use_cache = True
     module.save_pretrained(out)
-
-
-def _stored(checkpoint: Path, module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    with TensorReader(checkpoint, read_manifest(checkpoint).contents) as reader:
-        for name, parameter in list(module.named_parameters()):
-            yield name, _read(reader, name, tuple(parameter.shape))
-
-
-def _read(reader: TensorReader, name: str, shape: tuple[int, ...]) -> torch.Tensor:
-    weight = torch.empty(shape, dtype=torch.float32)
-    reader.read(f"{WEIGHT}/{name}", shape, [TensorPart(offsets=(0,) * len(shape), tensor=weight)])
-    return weight
-
-
-def _merged(checkpoint: Path, recipe: Recipe, built: model.Model, base: str) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields the weights of the model with the checkpoint's adapters added to them."""
-    weights = {name: _base_weight(recipe, built, name, parameter, base) for parameter, name in built.names.items()}
-    manifest = read_manifest(checkpoint)
-    check_base(
-        manifest,
-        checkpoint,
-        base_digest({f"{FROZEN}/{name}": whole_tensor(weight) for name, weight in weights.items()}),
-    )
-    adapted = {f"{block}.{path}": sizes for block in built.block_names for path, sizes in recipe.adapted_layers.items()}
-    with TensorReader(checkpoint, manifest.contents) as reader:
-        for name in list(weights):
-            weight = weights.pop(name).float()
-            path = name.removesuffix(".weight")
-            if path in adapted and path != name:
-                outputs, inputs = adapted[path]
-                down = _read(reader, f"{path}.{DOWN}.weight", (recipe.adapter_rank, inputs))
-                up = _read(reader, f"{path}.{UP}.weight", (outputs, recipe.adapter_rank))
-                added = recipe.lora_scale * up @ down
-                weight += added.t() if _is_transposed(built, path) else added
-            yield name, weight
-
-
-def _is_transposed(built: model.Model, path: str) -> bool:
-    return isinstance(built.module.get_submodule(path), Conv1D)
-
-
-def _base_weight(
-    recipe: Recipe, built: model.Model, name: str, parameter: torch.nn.Parameter, base: str
-) -> torch.Tensor:
-    """Returns a weight that did not train, in the type that it was stored in."""
-    shape = tuple(parameter.shape)
-    if base:
-        files = WeightFiles(Path(base))
-        stored = files.find(name, built.module.base_model_prefix, recipe.model.architecture)
-        files.check_tensor(stored, name, shape)
-        weight = files.read(stored, (0,) * len(shape), shape)
-    else:
-        std, start = recipe.model.init_std, recipe.model.norm_start
-        weight = draw(name, parameter.shape, seed=recipe.seed, std=std, device=torch.device("cpu"), norm_start=start)
-    return weight.to(model_dtype(recipe))
 
 
 @import_stubs.imports(UNUSED)
@@ -125,28 +63,13 @@ def export_adapters(checkpoint: Path, recipe: Recipe, out: Path, *, dtype: str =
         ValueError: the checkpoint is of another recipe, or cannot be read.
     """
     built = model.build(recipe.model, attention="eager")
-    tensors: dict[str, torch.Tensor] = {}
+    adapter_export.write_files(checkpoint, recipe, built, out, dtype=DTYPES[dtype], base=base)
+
+
+def _stored(checkpoint: Path, module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     with TensorReader(checkpoint, read_manifest(checkpoint).contents) as reader:
-        for block in built.block_names:
-            for path, (outputs, inputs) in recipe.adapted_layers.items():
-                for layer, shape in ((DOWN, (recipe.adapter_rank, inputs)), (UP, (outputs, recipe.adapter_rank))):
-                    name = f"{block}.{path}.{layer}.weight"
-                    tensors[f"base_model.model.{name}"] = _read(reader, name, shape).to(DTYPES[dtype])
-    out.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, out / "adapter_model.safetensors", metadata={"format": "pt"})
-    settings: dict[str, Any] = {
-        "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": base or None,
-        "r": recipe.adapter_rank,
-        "lora_alpha": recipe.lora_alpha,
-        "lora_dropout": 0.0,
-        "bias": "none",
-        "target_modules": list(recipe.adapted_layers),
-        "fan_in_fan_out": _is_transposed(built, f"{built.block_names[0]}.{next(iter(recipe.adapted_layers))}"),
-        "inference_mode": True,
-    }
-    (out / "adapter_config.json").write_text(json.dumps(settings, indent=2) + "\n")
+        for name, parameter in list(module.named_parameters()):
+            yield name, reader.whole(f"{WEIGHT}/{name}", tuple(parameter.shape))
 
 
 def write_tokenizer(recipe: Recipe, out: Path) -> bool:
