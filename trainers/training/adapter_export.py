@@ -82,8 +82,8 @@ def _adapter(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns both weights of a layer's adapter."""
     outputs, inputs = sizes
-    down = reader.whole(f"{WEIGHT}/{path}.{DOWN}.weight", (recipe.adapter_rank, inputs))
-    return down, reader.whole(f"{WEIGHT}/{path}.{UP}.weight", (outputs, recipe.adapter_rank))
+    down = reader.tensor(f"{WEIGHT}/{path}.{DOWN}.weight", (recipe.adapter_rank, inputs))
+    return down, reader.tensor(f"{WEIGHT}/{path}.{UP}.weight", (outputs, recipe.adapter_rank))
 
 
 def _frozen_weight(recipe: Recipe, built: Model, name: str, parameter: torch.nn.Parameter, base: str) -> torch.Tensor:

@@ -115,7 +115,7 @@ class TensorReader(contextlib.AbstractContextManager["TensorReader"]):
             for chunk in stored.chunks:
                 self._read(chunk, part)
 
-    def whole(self, key: str, shape: tuple[int, ...]) -> torch.Tensor:
+    def tensor(self, key: str, shape: tuple[int, ...]) -> torch.Tensor:
         """Returns all of a tensor.
 
         Raises:

@@ -69,7 +69,7 @@ def export_adapters(checkpoint: Path, recipe: Recipe, out: Path, *, dtype: str =
 def _stored(checkpoint: Path, module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     with TensorReader(checkpoint, read_manifest(checkpoint).contents) as reader:
         for name, parameter in list(module.named_parameters()):
-            yield name, reader.whole(f"{WEIGHT}/{name}", tuple(parameter.shape))
+            yield name, reader.tensor(f"{WEIGHT}/{name}", tuple(parameter.shape))
 
 
 def write_tokenizer(recipe: Recipe, out: Path) -> bool:
