@@ -160,7 +160,7 @@ def _drawn(model: Any, trained_recipe: Recipe) -> Generator[tuple[str, torch.nn.
     rank = trained_recipe.adapter_rank
     for path, (outputs, inputs) in trained_recipe.adapted_layers.items():
         for place in range(trained_recipe.model.num_layers):
-            blocks = next(name for name, module in model.named_modules() if name.endswith((".layers", ".h")))
+            blocks = next(name for name, _ in model.named_modules() if name.endswith((".layers", ".h")))
             for name, shape in (("lora_A", (rank, inputs)), ("lora_B", (outputs, rank))):
                 name = f"{blocks}.{place}.{path}.{name}.weight"
                 value = draw(

@@ -28,7 +28,8 @@ _SEQ_LEN = 24
 
 
 def recipe(model: ModelSpec = MODEL, **fields: Any) -> Recipe:
-    return Recipe(model=model, seq_len=_SEQ_LEN, global_batch=8, **{"adapter": "lora_8", **fields})
+    changed: dict[str, Any] = {"adapter": "lora_8", **fields}
+    return Recipe(model=model, seq_len=_SEQ_LEN, global_batch=8, **changed)
 
 
 @functools.cache
