@@ -37,6 +37,11 @@ def compressing() -> tuple[str, ...]:
     return _engines_where(lambda rules: rules.has_compression)
 
 
+def adapting() -> tuple[str, ...]:
+    """Returns the engines that train adapters beside frozen weights, the simplest first."""
+    return _engines_where(lambda rules: rules.has_adapters)
+
+
 def splitting(order: tuple[str, ...]) -> tuple[str, ...]:
     """Returns those engines of `order` that split a model over tensor-parallel, pipeline or context-parallel ranks."""
     split = _engines_where(lambda rules: bool(rules.model_parallel))

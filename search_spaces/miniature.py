@@ -1,6 +1,7 @@
 """A small model of the same architecture, for machines without a GPU."""
 
 import dataclasses
+from typing import Any
 
 from search_spaces import engines
 from search_spaces.space import Space
@@ -127,6 +128,10 @@ def stand_in(space: Space, num_workers: int = 2) -> Space:
     as a real device's memory is. On four workers and more the model is split too, by every degree that `space` names.
     """
     model = small_model(space.recipe.model)
+    adapters: dict[str, Any] = {
+        field: getattr(space.recipe, field) for field in ("adapter", "lora_targets", "lora_alpha")
+    }
+    trains = engines.adapting() if space.recipe.adapter_rank else engines.replicas_first()
     degrees = {axis: space.model_parallel[axis] for axis in _DEGREES if axis in space.model_parallel}
     # Both ways to compute experts are about as fast as each other on a CPU: each runs in one engine, and two ranks
     # share out experts in one.
@@ -146,10 +151,11 @@ def stand_in(space: Space, num_workers: int = 2) -> Space:
             learning_rate=1e-3,
             data=INCLUDED,
             routing=space.recipe.routing,
+            **adapters,
         ),
         axes={
             "zero_stage": (3,),
-            "engine": engines.sharding(),
+            "engine": tuple(name for name in engines.sharding() if name in trains),
             "attention": ("eager" if model.position == "alibi" else "sdpa",),
             **grouped,
         },

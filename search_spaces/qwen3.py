@@ -1,10 +1,11 @@
 """Qwen3 8B (https://huggingface.co/Qwen/Qwen3-8B) at the length at which Llama 3 8B is searched, and Qwen3 30B-A3B
-(https://huggingface.co/Qwen/Qwen3-30B-A3B), whose blocks have 128 experts.
+(https://huggingface.co/Qwen/Qwen3-30B-A3B), whose blocks have 128 experts; the former also frozen, with adapters.
 """
 
 import dataclasses
 from typing import Any
 
+from search_spaces import engines
 from search_spaces.experts import with_experts
 from search_spaces.llama3 import llama3_8b
 from search_spaces.miniature import stand_in
@@ -70,6 +71,24 @@ def qwen3_8b() -> Space:
         recipe=Recipe(model=QWEN3_8B, seq_len=8192, global_batch=128),
     )
     return dataclasses.replace(space, miniature=stand_in(space, num_workers=4))
+
+
+def qwen3_8b_lora() -> Space:
+    """Returns Qwen3 8B, frozen, with adapters of rank 16 on all linear layers, at sequence 2048: the engines that train
+    adapters, whole replicas among them, which take 16 GiB.
+    """
+    base = llama3_8b()
+    untried = ("pp", "schedule", "virtual")
+    space = dataclasses.replace(
+        base,
+        name="qwen3_8b_lora",
+        summary="Qwen3 8B with adapters of rank 16 (LoRA), sequence 2048, global batch 64: DDP and FSDP2",
+        recipe=Recipe(model=QWEN3_8B, seq_len=2048, global_batch=64, adapter="lora_16", learning_rate=2e-4),
+        axes={**base.axes, "zero_stage": (0, 3, 2), "engine": engines.adapting()},
+        narrowed={**base.narrowed, **dict.fromkeys(("engine", "zero_stage", *untried), "what trains adapters")},
+        model_parallel={axis: values for axis, values in base.model_parallel.items() if axis not in untried},
+    )
+    return dataclasses.replace(space, miniature=stand_in(space))
 
 
 def qwen3_30b_a3b() -> Space:

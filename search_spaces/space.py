@@ -13,6 +13,7 @@ from search_spaces.reasons import Reasons
 from search_spaces.shared_batch import shared_batch
 from search_spaces.space_fields import SpaceFields
 from search_spaces.variations import may_run
+from trainers.spec.axis import axes_of
 from trainers.spec.layout import Layout
 from trainers.spec.layout_axes import MODEL_PARALLEL
 from trainers.spec.recipe import Recipe
@@ -120,7 +121,9 @@ class Space(SpaceFields):
                 "grad_accum and global_batch say the same twice: with the micro-batch either fixes the other, so --set"
                 " one of them"
             )
-        for change in requested:
+        # Some fields of a recipe may be set only where others are: these stand before them.
+        place = [*axes_of(Recipe)].index
+        for change in sorted(requested, key=lambda change: place(change.axis) if change.kind == "recipe" else 0):
             space = space._changed(change)
         space._check(requested)
         return space

@@ -53,6 +53,15 @@ class ModelColumns:
     scales_loss: Array
     """1 where products are in fp16, which needs a scaled loss and an overflow check of the gradients."""
     state_bytes: Array
+    stored_bytes: Array
+    """Bytes of a stored parameter of the model: those of the states, unless adapters train beside frozen weights."""
+    adapter_rank: Array
+    """Rank of the adapters that train in place of the model's own parameters; 0 where these train."""
+    adapted_layers: Array
+    """Linear layers of a block that have adapters."""
+    adapted_inputs: Array
+    adapted_outputs: Array
+    """Widths of these layers' inputs and of their outputs, summed over a block."""
     moments: Array
     """Optimizer states per parameter: 2 for Adam, 0 for Adafactor's factored ones."""
     gradient_bytes: Array

@@ -116,6 +116,28 @@ class Columns(ModelColumns, LayoutColumns, DeviceColumns):
         return self.table_parameters / self.parts("width")
 
     @property
+    def has_adapters(self) -> bool:
+        """Whether in any row adapters train beside frozen weights."""
+        return bool(np.any(self.adapter_rank > 0))
+
+    @property
+    def adapter_block(self) -> Array:
+        """Parameters of a block's adapters on a rank."""
+        return self.adapter_rank * (self.adapted_inputs + self.adapted_outputs) / self.parts("width")
+
+    def trained(self, parameters: Array) -> Array:
+        """Returns the parameters that train of a rank that has these of the model: all of them, or its adapters, which
+        no pipeline has.
+        """
+        if not self.has_adapters:
+            return parameters
+        return np.where(self.adapter_rank > 0, self.layers * self.adapter_block, parameters)
+
+    def frozen(self, parameters: Array) -> Array:
+        """Returns the parameters that do not train of a rank that has these of the model."""
+        return np.where(self.adapter_rank > 0, parameters, 0.0)
+
+    @property
     def is_piped(self) -> Mask:
         """The rows with a pipeline."""
         return self.parts("depth") > 1

@@ -82,8 +82,15 @@ def _misalignment(c: Columns, width: Array) -> Array:
 
 
 def backward_matmul_s(columns: Columns, rows: Array, width: Array, depth: Array) -> Array:
-    """Returns the seconds of both products of the backward pass: the input's gradient and the weight's."""
-    return matmul_s(columns, rows, depth, width) + matmul_s(columns, depth, width, rows)
+    """Returns the seconds of both products of the backward pass: the input's gradient and the weight's, which a frozen
+    weight lacks.
+    """
+    return matmul_s(columns, rows, depth, width) + unless_frozen(columns, matmul_s(columns, depth, width, rows))
+
+
+def unless_frozen(columns: Columns, amount: Array) -> Array:
+    """Returns the amount, 0 in rows whose own parameters do not train."""
+    return np.where(columns.adapter_rank > 0, 0.0, amount) if columns.has_adapters else amount
 
 
 def attention_s(columns: Columns, tokens: Array) -> tuple[Array, Array]:
@@ -156,8 +163,12 @@ def weight_traffic_s(c: Columns, parameters: Array) -> Array:
     gradients.
     """
     repeated = np.where(c.full_checkpointing > 0, checkpointed_share(c), 0.0)
-    moved_s = costs_of(c).weight_traffic(c, repeated) / (c.bandwidth * BANDWIDTH_SHARE)
-    return parameters * (moved_s + costs_of(c).converted_values(c) / (c.units * UNIT_VALUES))
+    bandwidth = c.bandwidth * BANDWIDTH_SHARE
+    moved_s = costs_of(c).weight_traffic(c, repeated) / bandwidth
+    trained_s = moved_s + costs_of(c).converted_values(c) / (c.units * UNIT_VALUES)
+    if not c.has_adapters:
+        return parameters * trained_s
+    return parameters * np.where(c.adapter_rank > 0, costs_of(c).frozen_traffic(c) / bandwidth, trained_s)
 
 
 def casts_softmax(c: Columns) -> Mask:
@@ -183,6 +194,7 @@ def head_s(columns: Columns) -> tuple[Array, Array]:
     backward = backward_matmul_s(halves, tokens, width, columns.hidden) * slower
     chunks = np.ceil(tokens * width / CHUNK_LOGITS)
     sums = np.where(columns.chunked_loss > 0, 12.0 * chunks * width * columns.hidden, 0.0)
+    sums = unless_frozen(columns, sums)
     bandwidth = columns.bandwidth * BANDWIDTH_SHARE
     moved = np.where(columns.software.loss_moved > 0, columns.software.loss_moved / 2, columns.logit_bytes)
     traffic = tokens * width * (moved + METRIC_BYTES / 2 * columns.software.metric_losses) / bandwidth
@@ -190,6 +202,7 @@ def head_s(columns: Columns) -> tuple[Array, Array]:
     # A lookup's gradient is a full table of zeros with some rows added; a tied table adds the head's gradient to it. In
     # a pipeline another stage does this.
     lookup = np.where(columns.is_piped, 0.0, table * columns.compute_bytes * (1 + 3 * columns.tied) / bandwidth)
+    lookup = unless_frozen(columns, lookup)
     weights = weight_traffic_s(columns, table)
     return forward + traffic, backward + traffic + lookup + weights + sums / bandwidth
 

@@ -74,6 +74,9 @@ class TrainingWork:
     gathered_bytes: float | None = None
     """Bytes of a block's parameter as FSDP2 gathers it; None for `compute_bytes`."""
     compression: str = "none"
+    adapter_rank: int = 0
+    adapted: tuple[tuple[int, int], ...] = ()
+    """(outputs, inputs) of the linear layers of a block that have adapters."""
     mask_density: MaskDensity | None = None
     """Mean numbers of keys that a query attends to under a document or prefix mask; None under the causal mask."""
 
@@ -89,6 +92,8 @@ class TrainingWork:
             moments=2.0 if recipe.optimizer == "adamw" else 0.0,
             gathered_bytes=Sizes.of(recipe).gathered,
             compression=recipe.compression,
+            adapter_rank=recipe.adapter_rank,
+            adapted=tuple(recipe.adapted_layers.values()),
             mask_density=mask_density(recipe),
         )
 
@@ -118,6 +123,11 @@ def features(
         "gathered_bytes": work.compute_bytes if work.gathered_bytes is None else work.gathered_bytes,
         "scales_loss": work.precision == "fp16",
         "state_bytes": work.state_bytes,
+        "stored_bytes": work.compute_bytes if work.adapter_rank else work.state_bytes,
+        "adapter_rank": work.adapter_rank,
+        "adapted_layers": len(work.adapted),
+        "adapted_outputs": sum(outputs for outputs, _ in work.adapted),
+        "adapted_inputs": sum(inputs for _, inputs in work.adapted),
         "moments": work.moments,
         # Every engine of this project reduces and sums in the states' type.
         "gradient_bytes": work.state_bytes,

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from platform.cost_model import blocks, constants
+from platform.cost_model import adapters, blocks, constants
 from platform.cost_model.columns import Array, Columns, checkpointed_share
 from platform.cost_model.compute import weight_traffic_s
 from platform.cost_model.engines import costs_of
@@ -32,6 +32,9 @@ def layer_seconds(columns: Columns) -> LayerSeconds:
     attention, attention_backward = blocks.mean(columns, lambda kind: kind.attention_s(columns, tokens))
     products, products_backward = blocks.mean(columns, lambda kind: kind.products_s(columns, tokens))
     passes, passes_backward = blocks.mean(columns, lambda kind: kind.passes_s(columns, tokens))
+    if columns.has_adapters:
+        added, added_backward = adapters.added_s(columns, tokens)
+        products, products_backward = products + added, products_backward + added_backward
     again, attention_again = _again_seconds(columns, tokens, attention, products, passes)
     weights = weight_traffic_s(columns, columns.gathered_block)
     return LayerSeconds(

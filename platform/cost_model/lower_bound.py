@@ -121,7 +121,9 @@ def _activation_bytes(recipe: Recipe, layout: Layout, batch: BatchPoint, rank: _
     if layout.attention == "eager" and layout.compile == "none" and layout.parts("tokens") == 1:
         probabilities = float(model.num_heads) * recipe.seq_len
     one_block = tokens * size * (width + probabilities)
-    saved = rank.checkpointed * tokens * size * model.hidden_size + (rank.blocks - rank.checkpointed) * one_block
+    # What comes before the first adapter has no gradient.
+    saving = max(0.0, rank.blocks - rank.checkpointed - (1 if recipe.adapter_rank else 0))
+    saved = rank.checkpointed * tokens * size * model.hidden_size + saving * one_block
     return saved, one_block
 
 
@@ -148,8 +150,9 @@ def _rank_bound(recipe: Recipe, layout: Layout, batch: BatchPoint, rank: _Rank) 
     of_micro_batch, one_block = _activation_bytes(recipe, layout, batch, rank)
     input_bytes = tokens / width * compute * model.hidden_size
 
-    resident = parameters * bytes_each.resident
-    held = parameters * bytes_each.held_gradients
+    trained = 0.0 if recipe.adapter_rank else parameters  # adapters are few
+    resident = trained * bytes_each.resident + (parameters - trained) * bytes_each.frozen
+    held = trained * bytes_each.held_gradients
     copies = block_parameters * bytes_each.block_copies
     unit_copies = block * bytes_each.unit_copies
     logits = 0.0
@@ -168,7 +171,7 @@ def _rank_bound(recipe: Recipe, layout: Layout, batch: BatchPoint, rank: _Rank) 
         instants.append(("loss", resident, gradients, copies, saved, logits))
         gathered = max(copies, unit_copies)
         instants.append(("block_backward", resident, gradients, gathered, saved + backward_block, 0.0))
-    instants.append(("optimizer", resident, parameters * bytes_each.final_gradients, 0.0, 0.0, 0.0))
+    instants.append(("optimizer", resident, trained * bytes_each.final_gradients, 0.0, 0.0, 0.0))
     phase, *parts = max(instants, key=lambda instant: sum(instant[1:]))
     states, gradients, held_copies, activations, loss = (part / GIB for part in parts)
     return LowerBound(

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from platform.cost_model import blocks, constants
+from platform.cost_model import adapters, blocks, constants
 from platform.cost_model.columns import CHUNK_LOGITS, DEGREES, Array, Columns, checkpointed_share
+from platform.cost_model.compute import unless_frozen
 from platform.cost_model.engines import costs_of
 from platform.cost_model.engines.base import NOTHING, Copies, PerParameter
 from platform.cost_model.lower_bound import GIB, LowerBound, lower_bound, lower_bound_gib
@@ -83,6 +84,9 @@ def _block_bytes(c: Columns) -> tuple[Array, Array, Array]:
     """
     held = _held_gathered(c)
     saved, transient = blocks.mean(c, lambda kind: kind.saved_bytes(c, held))
+    if c.has_adapters:
+        of_adapters, beside = adapters.saved_bytes(c)
+        saved, transient = saved + of_adapters, transient + beside
     split = np.where(c.sequence_parallel > 0, c.parts("width"), 1.0)
     return saved, c.tokens * blocks.residual_value_bytes(c) * c.hidden / split, transient
 
@@ -131,7 +135,7 @@ def _logit_bytes(c: Columns) -> Array:
     held beside this sum.
     """
     count = c.tokens * (c.vocab / c.parts("width"))
-    sums = 4.0 * c.vocab / c.parts("width") * c.hidden
+    sums = unless_frozen(c, 4.0 * c.vocab / c.parts("width") * c.hidden)
     in_chunks = np.minimum(count, CHUNK_LOGITS) * c.logit_bytes + np.where(count > CHUNK_LOGITS, 2 * sums, sums)
     return np.where(c.chunked_loss > 0, in_chunks, count * c.logit_bytes)
 
@@ -213,18 +217,35 @@ def _instants(c: Columns) -> Iterator[tuple[int, int, Array, MemoryParts]]:
     for number, (rank, copies) in enumerate(zip(ranks, all_copies, strict=True)):
         if np.any(rank.exists):
             lookup = table if rank.has_table else NOTHING
-            phases = _phases(rank, per, copies, activations, buckets * rank.exists, lookup * rank.exists)
+            resident = c.frozen(rank.parameters) * per.frozen + c.trained(rank.parameters) * per.resident
+            phases = _phases(
+                dataclasses.replace(rank, parameters=c.trained(rank.parameters)),
+                per,
+                copies,
+                activations,
+                resident * rank.exists,
+                buckets * rank.exists,
+                lookup * rank.exists,
+            )
             for phase, (large, parts) in enumerate(phases):
                 yield number, phase, large, parts
 
 
 def _phases(
-    rank: _Rank, per: PerParameter, copies: Copies, activations: _Activations, buckets: Array, lookup: Array
+    rank: _Rank,
+    per: PerParameter,
+    copies: Copies,
+    activations: _Activations,
+    states: Array,
+    buckets: Array,
+    lookup: Array,
 ) -> Iterator[tuple[Array, MemoryParts]]:
-    """Yields (bytes of single large tensors, bytes held) in each of `PHASES` on one rank."""
+    """Yields (bytes of single large tensors, bytes held) in each of `PHASES` on one rank, whose `parameters` are those
+    that train; `states` are the bytes of all parameters and states.
+    """
     exists = rank.exists
     owned = rank.parameters * exists
-    states, held, final = owned * per.resident, owned * per.held_gradients, owned * per.final_gradients
+    held, final = owned * per.held_gradients, owned * per.final_gradients
     saved = rank.in_flight * (rank.layers * activations.of_block + activations.of_stage) * exists
     # While one micro-batch ends its backward pass, the others in flight keep their saved activations.
     others = np.maximum(rank.in_flight - 1, 0.0) * rank.layers * activations.of_block * exists

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from platform.cost_model import blocks, constants
+from platform.cost_model import adapters, blocks, constants
 from platform.cost_model.columns import Array, Columns, Mask, checkpointed_share
 from platform.cost_model.compute import head_s, optimizer_s
 from platform.cost_model.engines import costs_of
@@ -129,7 +129,7 @@ def _work(c: Columns, head: Array) -> _Work:
     )
     busy = layer.forward + layer.backward + layer.again + context + to_host
     (launches,) = blocks.mean(c, lambda kind: (kind.further_launches(c),))
-    forward, backward, again = host_layer_s(c, launches)
+    forward, backward, again = host_layer_s(c, launches + adapters.launches(c))
     return _Work(
         layer=layer,
         busy=busy,
@@ -196,11 +196,12 @@ def _exchange_s(c: Columns, stages: Stages, slot: Array, backward: Array) -> tup
     """Returns the seconds (exposed of data parallelism, of the optimizer)."""
     engine = costs_of(c)
     owned, blocks = rank_parameters(c, stages)
-    exchanged = engine.data_s(c, Load(owned=owned, blocks=blocks, slot=slot, backward=backward))
+    trained = c.trained(owned)
+    exchanged = engine.data_s(c, Load(owned=owned, trained=trained, blocks=blocks, slot=slot, backward=backward))
     data = np.where((c.ranks(SHARING) > 1) | (c.parameters_on_host > 0), exchanged, 0.0)
-    optimizer = optimizer_s(c, owned / engine.optimizer_ranks(c)) + host_step_s(c)
+    optimizer = optimizer_s(c, trained / engine.optimizer_ranks(c)) + host_step_s(c)
     data = data + tied_ends_s(c, engine.tied_ranks(c))
-    return data + engine.gradients_to_host_s(c, owned), optimizer
+    return data + engine.gradients_to_host_s(c, trained), optimizer
 
 
 def _waits_s(c: Columns, host: Array, device: Array) -> Array:

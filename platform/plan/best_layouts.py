@@ -241,7 +241,7 @@ def planned_at(
     # A recipe of a fixed accumulation has another global batch at each micro-batch.
     tokens = batch.micro_batch * batch.grad_accum * layout.data_parallel * recipe.seq_len
     keys = keys_per_query(recipe)
-    flops = recipe.model.flops_per_token(recipe.seq_len, keys_per_query=keys) * tokens
+    flops = recipe.flops_per_token(keys_per_query=keys) * tokens
     peak = cluster.device.peak_tflops(recipe.product_type) * 1e12 * cluster.num_devices
     return PredictedLayout(
         layout=layout,

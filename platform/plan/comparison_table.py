@@ -18,6 +18,7 @@ def show_comparison(rows: Sequence[Compared], demands: Demands, interruptions: I
     numbered = console.width < WIDE + 20
     several = len({(row.model, row.recipe.id) for row in rows}) > 1
     names = ["#"] if numbered else []
+    tunes = _tunes(rows)
     names += [
         *(["model"] if several else []),
         "cluster",
@@ -29,6 +30,7 @@ def show_comparison(rows: Sequence[Compared], demands: Demands, interruptions: I
         "cost $",
         "memory ok",
     ]
+    names += ["GiB", "tok/s"] if tunes else []
     names += [*(["meets"] if demands else []), *([] if numbered else ["batch", "layout"])]
     table = table_of(*names)
     for column in table.columns:
@@ -36,7 +38,12 @@ def show_comparison(rows: Sequence[Compared], demands: Demands, interruptions: I
     for number, row in enumerate(rows, 1):
         cells = [str(number)] if numbered else []
         cells += [*([_model(row, rows)] if several else []), row.written, str(row.cluster.num_devices)]
-        cells += [*_figures(row), *([row.meets(demands)] if demands else []), *([] if numbered else _layout(row))]
+        cells += [
+            *_figures(row),
+            *(_fit(row) if tunes else []),
+            *([row.meets(demands)] if demands else []),
+            *([] if numbered else _layout(row)),
+        ]
         table.add_row(*cells)
     console.print(table, highlight=False)
     for number, row in enumerate(rows if numbered else (), 1):
@@ -64,6 +71,17 @@ def _figures(row: Compared) -> list[str]:
     ]
 
 
+def _tunes(rows: Sequence[Compared]) -> bool:
+    """Returns whether some train adapters: what fits on a device is then the first question."""
+    return any(row.recipe.adapter_rank for row in rows)
+
+
+def _fit(row: Compared) -> list[str]:
+    """Returns the memory that must fit and the speed."""
+    planned = row.best.planned
+    return ["-", "-"] if planned is None else [f"{planned.needed_gib:.0f}", f"{planned.tokens_per_s:,.0f}"]
+
+
 def _layout(row: Compared) -> list[str]:
     planned = row.best.planned
     return ["-", row.best.reason] if planned is None else [batch_of(planned), planned.layout.label]
@@ -76,6 +94,7 @@ def _legend(rows: Sequence[Compared], demands: Demands, interruptions: Interrupt
         "80 %: their interval, of the step time and of failures",
         "train: days of steps that are kept",
         f"memory ok: probability that memory suffices, {100 * SURE:.0f} % is sure",
+        *(["GiB: memory that must be free"] if _tunes(rows) else []),
         "batch: micro-batch x accumulated micro-batches",
     ]
     if demands:

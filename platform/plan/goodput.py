@@ -112,7 +112,7 @@ def elapsed(
     Steps stand still while their states are copied to the host's memory, at the rate of the device's link to it.
     """
     num_nodes = max(cluster.num_nodes, cluster.num_devices / _NODE_DEVICES)
-    state_gb = _STATE_BYTES * recipe.model.num_parameters / cluster.num_devices / 1e9
+    state_gb = _STATE_BYTES * recipe.trained_parameters / cluster.num_devices / 1e9
     train_s = planned.days(tokens) * DAY_S
     stated = interruptions.node_mtbf_s
 

@@ -105,6 +105,8 @@ class Attempts:
         progress.print_line(
             f"Trains {model.name}{stand_in}, on {devices}, on data {data}. {self._plan.recipe.regularization}"
         )
+        if self._plan.recipe.adapter_rank and not self._plan.initial_weights:
+            progress.print_line("The frozen weights are drawn from the seed: --start-from gives those of a model.")
         try:
             while (phase := self._plan.phase_at(saved := self._folder.tokens_saved())) is not None:
                 before = self._last_step

@@ -166,6 +166,8 @@ def _pipelined_gradients(engine: Any) -> dict[str, torch.Tensor]:
 def _gradients_of(engine: Any, module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     for name, parameter in module.named_parameters():
         gradient: Any = parameter.grad
+        if gradient is None and not parameter.requires_grad:
+            continue
         yield plain_name(name), engine.full(plain_name(name), gradient.detach().clone()).float()
 
 

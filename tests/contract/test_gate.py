@@ -1,5 +1,7 @@
 """The numerics gate catches planted faults by what it compares, and passes every engine and degree."""
 
+# pyright: reportPrivateUsage=false
+
 import dataclasses
 import functools
 from types import SimpleNamespace
@@ -56,6 +58,25 @@ PLANTED: list[tuple[Precision, str, str]] = [
 ]
 
 
+def _frozen_norm_moves(engine: Any) -> None:
+    norms = [parameter for name, parameter in engine._frozen if name.endswith("q_norm.weight")]
+    gate_faults._after_each_step(engine, norms, lambda _, after: after * 1.01)
+
+
+def _adapters_scaled(engine: Any) -> None:
+    for module in engine.models[0].module.modules():
+        if hasattr(module, "lora_scale"):
+            module.lora_scale *= 1.1
+
+
+OF_ADAPTERS: dict[str, Any] = {
+    "nothing": gate_faults._nothing,
+    "a frozen norm moves": _frozen_norm_moves,
+    "adapters 10 % too large": _adapters_scaled,
+    "the last micro-step's gradients alone": gate_faults._last_micro_step_alone,
+}
+
+
 UNSEEN: set[tuple[Precision, str, str]] = {
     ("bf16", "ALiBi, tied", "attention scores 10 % too large"),
     ("bf16", "ALiBi, tied", "gradients with 5 % noise"),
@@ -78,7 +99,20 @@ def _planted(_: None) -> dict[tuple[str, str, str], GateVerdict]:
             references[precision, name] = gate_faults.curves(recipe, PLAIN, SIZE, 1, gate_faults.unfaulted, CPU)
         curves = gate_faults.curves(recipe, FAST, SIZE, 2, plants[fault], CPU)
         verdicts[precision, name, fault] = compare(references[precision, name], curves)
+    for precision in PRECISIONS:
+        recipe = _recipe(MODELS["qk-norm, untied"], precision, adapter="lora_4")
+        reference = gate_faults.curves(recipe, PLAIN, SIZE, 1, gate_faults.unfaulted, CPU)
+        for fault, plant in OF_ADAPTERS.items():
+            curves = gate_faults.curves(recipe, FAST, SIZE, 2, plant, CPU)
+            verdicts[precision, "adapters", fault] = compare(reference, curves)
     return verdicts
+
+
+@pytest.mark.parametrize("fault", OF_ADAPTERS)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_fault_of_adapters_fails_the_gate(precision: str, fault: str) -> None:
+    verdict = planted()[precision, "adapters", fault]
+    assert verdict.passed == (fault == "nothing"), verdict.sentence
 
 
 @pytest.mark.parametrize(("precision", "name", "fault"), PLANTED)

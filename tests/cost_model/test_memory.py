@@ -123,6 +123,11 @@ def test_pipelines_under_ddp_are_predicted_within_five_percent_of_torchs_tracker
     _agrees_with_the_tracker(layouts, state_precision="bf16")
 
 
+@pytest.mark.slow
+def test_adapters_beside_a_frozen_model_are_predicted_within_five_percent_of_torchs_tracker() -> None:
+    _agrees_with_the_tracker([fsdp(**KERNELS, dp_shard=2)], adapter="lora_16")
+
+
 LAYOUTS = [
     Layout(engine=engine, zero_stage=stage, grad_sync=sync, checkpointing=checkpointing, **degrees)  # type: ignore[arg-type]
     for (engine, stage, sync), checkpointing, degrees in itertools.product(
@@ -142,8 +147,10 @@ LAYOUTS = [
 ]
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16", "fp32"])
-def test_the_floor_is_below_every_prediction(precision: str) -> None:
+@pytest.mark.parametrize(
+    ("precision", "adapter"), [("bf16", "none"), ("fp16", "none"), ("fp32", "none"), ("bf16", "lora_16")]
+)
+def test_the_floor_is_below_every_prediction(precision: str, adapter: str) -> None:
     """Checks the lower bound, which is sound only if it also lies under the model's own estimate of the whole."""
     by_engine: defaultdict[str, list[tuple[Recipe, Layout, BatchPoint]]] = defaultdict(list)
     for layout, shard, micro_batch, grad_accum, attention in itertools.product(
@@ -158,6 +165,7 @@ def test_the_floor_is_below_every_prediction(precision: str) -> None:
                 seq_len=1024,
                 global_batch=micro_batch * grad_accum * shard,
                 compute_precision=precision,  # type: ignore[arg-type]
+                adapter=adapter,  # type: ignore[arg-type]
             )
             by_engine[laid.engine].append((recipe, laid, batch))
     for points in by_engine.values():

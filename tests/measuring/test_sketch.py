@@ -58,7 +58,7 @@ def test_the_sketches_of_parts_add_up_to_that_of_the_whole(
     cut: Callable[[], list[StateTensor]], piece: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = sketched([whole_tensor(WHOLE)])
-    monkeypatch.setattr(sketch, "_PIECE_VALUES", piece)
+    monkeypatch.setattr(sketch, "PIECE_VALUES", piece)
     assert torch.allclose(sketched(cut()), expected, atol=1e-9)
 
 

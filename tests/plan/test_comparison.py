@@ -47,6 +47,18 @@ def test_the_table_fits_its_terminal(
     assert len(table) == 2 and "network between nodes 400 Gbit/s a node (as stated)" in " ".join(lines)
 
 
+def test_models_whole_and_with_adapters_are_one_table_of_what_fits(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    choices = ("--set", "adapter=none,lora_16", "--set", "seq_len=1024", "--set", "compile=block")
+    assert main(["gpt2_xl", "qwen3_8b", "--cluster", "1xH100", *choices, *SMALL]) == 0
+    output = capsys.readouterr().out
+    assert "GiB: memory that must be free" in output
+    rows = [line for line in output.splitlines() if " 1xH100 " in line]
+    assert ["out of memory" in row for row in rows] == [False, False, True, False]
+
+
 def test_a_deadline_names_the_fewest_nodes_that_keep_to_it(capsys: pytest.CaptureFixture[str]) -> None:
     """Checks that one node less does not, and that a longer deadline and a lower price ask for less."""
     model = ("bloom7b", "--cluster", "8xH100", "--price", "8xH100=20/h", "--tokens", "100B")

@@ -33,6 +33,7 @@ AXES: Mapping[str, frozenset[str]] = {
     "trainers/spec/degree.py": frozenset({"experts"}),  # what ranks may share out
     # What engines, kernels and degrees can do, asked before a trial.
     "trainers/spec/engines/": SHARED,
+    "trainers/spec/adapter_rules.py": frozenset({"experts", "offload"}),
     "trainers/spec/expert_rules.py": frozenset({"checkpointing", "compile", "experts"}),
     "trainers/spec/float8.py": frozenset({"offload"}),
     "trainers/spec/kernel_rules.py": frozenset({"attention", "checkpointing", "compile", "loss", "mlp"}),

@@ -20,6 +20,7 @@ from trainers.spec.layout import Layout
 from trainers.spec.model import ModelSpec
 from trainers.spec.recipe import Recipe
 from trainers.training import checkpoint_reading
+from trainers.training.base_digest import base_digest
 from trainers.training.checkpoint import CheckpointWriter
 
 GLOBAL_BATCH = 4
@@ -134,6 +135,7 @@ def manifest(trained_recipe: Recipe, engine: Engine) -> Manifest:
         train_s=0.0,
         layout="",
         attempt=1,
+        base=base_digest(engine.training_state()),
     )
 
 

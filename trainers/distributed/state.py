@@ -1,7 +1,8 @@
 """The state that an engine keeps so that a training can be resumed: its live tensors by canonical names, and counters.
 
 Canonical names and shapes are those of the plain transformers model. A key is a kind of tensor and a parameter's name,
-as in "exp_avg/transformer.wte.weight"; the master weights are of the kind "weight".
+as in "exp_avg/transformer.wte.weight"; the master weights are of the kind "weight", weights that do not train of the
+kind "frozen".
 """
 
 import dataclasses
@@ -11,7 +12,7 @@ from typing import Any
 
 import torch
 
-WEIGHT = "weight"
+WEIGHT, FROZEN = "weight", "frozen"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,6 +113,11 @@ def _share(part: TensorPart, replica: int, num_replicas: int) -> TensorPart:
     rows = part.tensor.shape[0]
     first, last = rows * replica // num_replicas, rows * (replica + 1) // num_replicas
     return TensorPart(offsets=(part.offsets[0] + first, *part.offsets[1:]), tensor=part.tensor[first:last])
+
+
+def that_train(state: Mapping[str, StateTensor]) -> dict[str, StateTensor]:
+    """Returns a training's state without the weights that do not train."""
+    return {key: tensor for key, tensor in state.items() if not key.startswith(f"{FROZEN}/")}
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> MutableMapping[str, Any]:

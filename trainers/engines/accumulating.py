@@ -8,13 +8,14 @@ from torch import nn
 
 from trainers.distributed.groups import Mesh
 from trainers.engines.model_preparation import prepare
-from trainers.engines.settings import set_host_threads, set_matmul_precision, state_dtype
+from trainers.engines.settings import model_dtype, set_host_threads, set_matmul_precision, state_dtype
 from trainers.kernels.sdpa import leave_out_wrong_kernels
 from trainers.marks.step import Marks, StepPhase, StepResult
 from trainers.mesh.context_parallel import ContextParallel
 from trainers.mesh.expert_parallel import ExpertParallel
 from trainers.mesh.tensor_parallel import TensorParallel
 from trainers.models import weights
+from trainers.models.adapters import add_adapters
 from trainers.models.model import Model, build
 from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
@@ -62,7 +63,7 @@ class AccumulatingEngine(abc.ABC):
 
     def _whole_model(self) -> Model:
         recipe, layout = self.recipe, self.layout
-        return build(
+        model = build(
             recipe.model,
             attention=layout.attention,
             mask=recipe.attention_mask,
@@ -70,10 +71,11 @@ class AccumulatingEngine(abc.ABC):
             experts=layout.experts,
             balanced_tokens=recipe.seq_len if recipe.routing == "balanced" else 0,
         )
+        return add_adapters(model, recipe)
 
     def fill_weights(self, unit: nn.Module, model: Model, dtype: torch.dtype | None = None) -> None:
         """Gives what is still on the meta device in `unit`, the module of `model` or one of its units, the recipe's
-        first weights, in the states' type unless another is given.
+        first weights: frozen ones in the type of the products, others in the states' type unless another is given.
         """
         weights.materialise(
             unit,
@@ -82,6 +84,7 @@ class AccumulatingEngine(abc.ABC):
             std=self.recipe.model.init_std,
             device=self.device,
             dtype=dtype or state_dtype(self.recipe),
+            frozen=model_dtype(self.recipe),
             cut=lambda name, full: self._experts.cut(name, self._tensor.cut(name, full)),
             norm_start=self.recipe.model.norm_start,
         )

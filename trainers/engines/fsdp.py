@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from trainers.distributed.state import StateTensor, TensorPart
-from trainers.engines.settings import dtype_name, half_dtype, matmul_precision, state_dtype
+from trainers.engines.settings import dtype_name, half_dtype, state_dtype
 from trainers.engines.torch_engine import ShardedScaler, TorchEngine
 from trainers.mesh.expert_parallel import experts_of
 from trainers.models import float8
@@ -46,7 +46,9 @@ class FsdpEngine(TorchEngine):
         recipe, layout = self.recipe, self.layout
         mesh = self._mesh.shards()
         apart = self._mesh.expert_shards() if self._experts.size > 1 else None
-        policy = MixedPrecisionPolicy(param_dtype=half_dtype(recipe), reduce_dtype=state_dtype(recipe))
+        # Frozen weights are stored in the type of products, and adapters cast their own.
+        cast_to = None if recipe.adapter_rank else half_dtype(recipe)
+        policy = MixedPrecisionPolicy(param_dtype=cast_to, reduce_dtype=state_dtype(recipe))
         units: tuple[Any, ...] = model.units
         offload = (
             CPUOffloadPolicy(pin_memory=self.device.type == "cuda") if layout.offload == "all" else OffloadPolicy()
@@ -129,7 +131,10 @@ class FsdpEngine(TorchEngine):
 
     def _placed(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor, Callable[[torch.Tensor], StateTensor]]]:
         for name, parameter, shard in zip(self._names, self._parameters, self._shards, strict=True):
-            yield name, shard, _local(parameter), functools.partial(self._as_shard_of, parameter)
+            yield name, shard, *self._place_of(parameter)
+
+    def _place_of(self, parameter: Any) -> tuple[torch.Tensor, Callable[[torch.Tensor], StateTensor]]:
+        return _local(parameter), functools.partial(self._as_shard_of, parameter)
 
     def _as_shard_of(self, parameter: DTensor, local: torch.Tensor) -> StateTensor:
         """Returns a tensor that is distributed as this rank's shard of the parameter is."""
@@ -149,7 +154,7 @@ class FsdpEngine(TorchEngine):
         frees = {group.post_forward_mesh_info is not None for group in groups}
         everything = [group for model in self._models for group in _groups(model)]
         policies = {group.mp_policy for group in everything}
-        compute = "+".join(sorted(dtype_name(policy.param_dtype or torch.float32) for policy in policies))
+        casts = sorted(dtype_name(policy.param_dtype) for policy in policies if policy.param_dtype)
         reduce = "+".join(sorted(dtype_name(policy.reduce_dtype or torch.float32) for policy in policies))
         mesh = everything[0].mesh_info.mesh  # parameters may be whole just now
         degrees = {"dp_replicate": 1} | dict(zip(mesh.mesh_dim_names or (), mesh.shape, strict=True))
@@ -165,9 +170,9 @@ class FsdpEngine(TorchEngine):
             "units": sum(isinstance(module, FSDPModule) for module in self.module.modules()),
             **{name: axis.in_effect(units) for name, axis in self._axes.items()},
             "reduce_precision": reduce,
-            "compute_precision": float8.precision_in_effect(
-                self._models, matmul_precision() if compute == "fp32" else compute
-            ),
+            "compute_precision": float8.precision_in_effect(self._models, "+".join(casts))
+            if casts
+            else self.precision_in_effect(),
         }
 
     def close(self) -> None:

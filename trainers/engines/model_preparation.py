@@ -51,6 +51,8 @@ _SAVED = {
 """Outputs that selective checkpointing keeps: those of products with weights, summed over tensor-parallel ranks, and of
 fused attention. Scores, norms and activations, which are cheap to compute or large to keep, are computed again.
 """
+_THIN = 16
+"""Least width of a product over its depth from which on it is thin; that of a model's own layers is 7 at most."""
 
 
 def prepare(model: Model, layout: Layout) -> Model:
@@ -159,11 +161,21 @@ class _KeepsProducts:
     def __init__(self) -> None:
         self._sums = False
 
-    def __call__(self, _context: Any, operation: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
-        is_kept = operation in _SAVED or (operation is _WAIT and self._sums)
+    def __call__(self, _context: Any, operation: Any, *operands: Any, **_kwargs: Any) -> CheckpointPolicy:
+        is_kept = (operation in _SAVED and not _is_thin(operation, operands)) or (operation is _WAIT and self._sums)
         # A collective is waited for at once (`trainers.distributed.collectives`).
         self._sums = operation is _SUM
         return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def _is_thin(operation: Any, operands: tuple[Any, ...]) -> bool:
+    """Returns whether the operation is a product of few columns with few rows, as an adapter's second one is: as large
+    to keep as its layer's, and cheap.
+    """
+    if operation is not _OPS.aten.mm.default:
+        return False
+    depth, width = operands[1].shape
+    return _THIN * depth <= width
 
 
 def _selective_contexts() -> Any:

@@ -33,6 +33,13 @@ def state_dtype(recipe: Recipe) -> torch.dtype:
     return torch.bfloat16 if recipe.state_precision == "bf16" else torch.float32
 
 
+def model_dtype(recipe: Recipe) -> torch.dtype:
+    """Returns the type in which the model's own parameters are stored: the states', or where adapters train in their
+    place that of the products.
+    """
+    return half_dtype(recipe) or torch.float32 if recipe.adapter_rank else state_dtype(recipe)
+
+
 def dtype_name(dtype: torch.dtype) -> str:
     """Returns "fp32", "bf16" or "fp16"; for any other type torch's name."""
     return _NAMES.get(dtype, str(dtype))

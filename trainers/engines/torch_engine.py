@@ -12,6 +12,7 @@ from torch import nn
 
 from trainers.distributed.norm import global_norm
 from trainers.distributed.state import (
+    FROZEN,
     Counters,
     StateTensor,
     named_tensors,
@@ -27,6 +28,7 @@ from trainers.engines.settings import (
     half_dtype,
     make_optimizer,
     matmul_precision,
+    model_dtype,
     optimizer_in_effect,
     plain_name,
     product_sums,
@@ -39,6 +41,7 @@ from trainers.marks.step import Marks, StepPhase, StepResult
 from trainers.mesh.pipeline import Pipeline, PipelineHooks
 from trainers.mesh.stage_model import cut
 from trainers.models import float8
+from trainers.models.adapters import adapters_in_effect
 from trainers.models.model import Model
 from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
@@ -61,6 +64,8 @@ class TorchEngine(AccumulatingEngine):
     """The module of `lay_out`, the wrapped or sharded model; for a pipeline, of all stages that this rank runs."""
     _weights: list[nn.Parameter]
     """The parameters that the optimizer steps, in the order of the module's."""
+    _frozen: list[tuple[str, nn.Parameter]]
+    """The parameters that do not train, by their names in the plain model."""
 
     def __init__(self, recipe: Recipe, layout: Layout, device: torch.device) -> None:
         super().__init__(recipe, layout, device)
@@ -68,7 +73,9 @@ class TorchEngine(AccumulatingEngine):
         self._last_syncs: list[bool] = []
         self._modules = tuple(map(self.lay_out, self._models))
         self.module = self._modules[0] if len(self._modules) == 1 else nn.ModuleList(self._modules)
-        self._names = [plain_name(name) for module in self._modules for name, _ in module.named_parameters()]
+        parameters = [pair for module in self._modules for pair in module.named_parameters()]
+        self._names = [plain_name(name) for name, parameter in parameters if parameter.requires_grad]
+        self._frozen = [(plain_name(name), parameter) for name, parameter in parameters if not parameter.requires_grad]
         self._weights = self._stepped()
         self._optimizer = make_optimizer(self._weights, recipe)
         self._scaler = self._make_scaler() if recipe.compute_precision == "fp16" else None
@@ -126,7 +133,7 @@ class TorchEngine(AccumulatingEngine):
     def computing(self) -> contextlib.AbstractContextManager[Any]:
         """Returns the context of the forward pass: autocast where products have another type than the weights."""
         dtype = half_dtype(self.recipe)
-        if dtype is None or dtype == state_dtype(self.recipe):
+        if dtype is None or dtype == model_dtype(self.recipe):
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=dtype)
 
@@ -150,7 +157,7 @@ class TorchEngine(AccumulatingEngine):
 
     def _stepped(self) -> list[nn.Parameter]:
         """Returns the parameters that the optimizer steps."""
-        return list(self.module.parameters())
+        return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
 
     def _make_scaler(self) -> torch.amp.GradScaler:
         sharded = self._mesh.size("pp", "tp") > 1
@@ -257,12 +264,15 @@ class TorchEngine(AccumulatingEngine):
         """Yields for each parameter its name, what the optimizer steps, its live weight, and how a tensor like it is
         distributed: whole on every rank that has it or a part of it, unless an engine shards.
         """
+        for name, parameter in zip(self._names, self._weights, strict=True):
+            yield name, parameter, *self._place_of(parameter)
+
+    def _place_of(self, parameter: Any) -> tuple[torch.Tensor, Callable[[torch.Tensor], StateTensor]]:
+        """Returns the live weight behind a parameter, and how a tensor like it is distributed."""
         replicas = self._mesh.group("dp_replicate", "cp")
-        place = functools.partial(
+        return parameter, functools.partial(
             whole_tensor, replica=dist.get_rank(replicas), num_replicas=dist.get_world_size(replicas)
         )
-        for name, parameter in zip(self._names, self.module.parameters(), strict=True):
-            yield name, parameter, parameter, place
 
     def training_state(self) -> Mapping[str, StateTensor]:
         tensors: dict[str, StateTensor] = {}
@@ -273,6 +283,9 @@ class TorchEngine(AccumulatingEngine):
                 tensors[key] = self._tensor.placed(plain, self._experts.placed(plain, part))
                 if tied is not None:
                     tensors[key] = tensors[key].doubled(second=tied.has_second_copy)
+        for name, parameter in self._frozen:
+            weight, place = self._place_of(parameter)
+            tensors[f"{FROZEN}/{name}"] = self._tensor.placed(name, self._experts.placed(name, place(weight)))
         return tensors
 
     def counters(self) -> Counters:
@@ -298,6 +311,7 @@ class TorchEngine(AccumulatingEngine):
             **kernels_in_effect(self._models, self.layout),
             **(self._pipeline.in_effect() if self._pipeline is not None else {}),
             **optimizer_in_effect(self._optimizer),
+            **adapters_in_effect(self._models, self.recipe),
         }
 
     def named_full_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -311,6 +325,7 @@ class TorchEngine(AccumulatingEngine):
     def close(self) -> None:
         self._optimizer.state.clear()
         del self._pipeline, self.module, self._modules, self._optimizer, self._models, self._tied, self._weights
+        del self._frozen
 
 
 class ShardedScaler(torch.amp.GradScaler):

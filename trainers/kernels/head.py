@@ -169,11 +169,12 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 gradient = gradient if slope is None else gradient * slope
                 loss += chunk_loss
                 torch.mm(gradient, table, out=into)
-                table_gradient = _add_product_fp32(table_gradient, gradient.t(), chunk)
+                if ctx.needs_input_grad[1]:
+                    table_gradient = _add_product_fp32(table_gradient, gradient.t(), chunk)
                 del logits, slope, gradient
-        assert table_gradient is not None
         # A slice would share its memory: autograd could not add a tied table's other gradient to it in place.
-        ctx.row_gradient, ctx.table_gradient = row_gradient, table_gradient.resize_(weight.shape)
+        ctx.table_gradient = None if table_gradient is None else table_gradient.resize_(weight.shape)
+        ctx.row_gradient = row_gradient
         ctx.shape, ctx.types = hidden.shape, (hidden.dtype, weight.dtype)
         ctx.num_labels = len(rows) if num_labels is None else num_labels
         return loss / ctx.num_labels
@@ -184,9 +185,10 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         hidden, weight = ctx.types
         row_gradient = (ctx.row_gradient * scale).to(hidden).view(ctx.shape)
         table_gradient = ctx.table_gradient
-        # Scaled and cast in one pass, over a table that may have gigabytes.
-        into = table_gradient if table_gradient.dtype == weight else torch.empty_like(table_gradient, dtype=weight)
-        table_gradient = torch.mul(table_gradient, scale, out=into)
+        if table_gradient is not None:  # else the table is frozen
+            # Scaled and cast in one pass, over a table that may have gigabytes.
+            into = table_gradient if table_gradient.dtype == weight else torch.empty_like(table_gradient, dtype=weight)
+            table_gradient = torch.mul(table_gradient, scale, out=into)
         del ctx.row_gradient, ctx.table_gradient
         return row_gradient, table_gradient, None, None, None, None, None
 

@@ -127,7 +127,7 @@ def speed_fields(
     model_tflops = hardware_tflops = None
     if counts_flops and per_gpu:
         keys = keys_per_query(recipe)
-        model_tflops = per_gpu * recipe.model.flops_per_token(recipe.seq_len, keys_per_query=keys) / 1e12
+        model_tflops = per_gpu * recipe.flops_per_token(keys_per_query=keys) / 1e12
         hardware_tflops = per_gpu * job.layout.hardware_flops_per_token(recipe, keys_per_query=keys) / 1e12
     low_s, high_s = quartiles(full)
     return {

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from trainers.distributed.state import WEIGHT, StateTensor
+from trainers.distributed.state import FROZEN, WEIGHT, StateTensor
 from trainers.engines.stepper import HasTrainingState
 from trainers.measuring.sharp_weights import READ_BITS, round_otherwise, sharpen
 from trainers.measuring.sketch import KEPT, length, sketches
@@ -66,6 +66,7 @@ def run(
     """
     sharpen(engine, recipe)
     sketched = _Sketched(engine, recipe, device, gather)
+    frozen = sketched.frozen()
     shows_gradients = recipe.optimizer == "adamw"
     losses: list[float] = []
     norms: list[float] = []
@@ -104,6 +105,8 @@ def run(
             update_error, update_tensor = sketched.update_error(first_weights, changes, _last_rate(recipe))
         else:
             written.append(_written(f"changes of step {size.steps}", changes))
+    if moved := [name for name, sketch in sketched.frozen().items() if not torch.equal(sketch, frozen[name])]:
+        update_error, update_tensor = math.inf, moved[0]
     engine.set_learning_rate(recipe.learning_rate)
     sharpen(engine, recipe, undo=True)
     return GateSteps(
@@ -140,7 +143,7 @@ class _Sketched:
     def __init__(
         self, engine: HasTrainingState, recipe: Recipe, device: torch.device, gather: Callable[[Any], list[Any]]
     ) -> None:
-        self._engine, self._recipe, self._device = engine, recipe, device
+        self._engine, self._recipe, self._device, self._gather = engine, recipe, device, gather
         held = [(name, len(tensor.shape)) for name, tensor in self._state(WEIGHT).items()]
         self._dimensions: dict[str, int] = {name: number for of_rank in gather(held) for name, number in of_rank}
         self.names = sorted(self._dimensions)
@@ -148,6 +151,14 @@ class _Sketched:
     def of(self, kind: str) -> torch.Tensor:
         """Returns the sketches of one kind of tensor, [names, KEPT + 1]."""
         return sketches(self.names, [self._state(kind)], lambda values: values, self._device)
+
+    def frozen(self) -> dict[str, torch.Tensor]:
+        """Returns the sketches of the weights that do not train, by name: equal ones are those of equal weights."""
+        state = self._state(FROZEN)
+        names = sorted({name for of_rank in self._gather([*state]) for name in of_rank})
+        if not names:
+            return {}
+        return dict(zip(names, sketches(names, [state], lambda values: values, self._device), strict=True))
 
     def update_error(self, weights: torch.Tensor, changes: torch.Tensor, rate: float) -> tuple[float, str]:
         """Returns how far the last step's changes are from AdamW's by the engine's own moments, relative to these and

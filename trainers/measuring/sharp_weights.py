@@ -4,9 +4,10 @@ import math
 
 import torch
 
-from trainers.distributed.state import WEIGHT, Counters, TensorPart
+from trainers.distributed.state import FROZEN, WEIGHT, Counters, StateTensor
 from trainers.engines.stepper import HasTrainingState
 from trainers.models.weights import draw
+from trainers.spec.adapters import first_deviation, is_adapter
 from trainers.spec.architectures import architecture_of
 from trainers.spec.recipe import Recipe
 
@@ -22,14 +23,16 @@ _FLOAT8_BITS = 3
 
 
 def sharpen(engine: HasTrainingState, recipe: Recipe, *, undo: bool = False) -> None:
-    """Scales queries and keys so that scores spread, and moves norms and biases off ones and zeros, where some faults
-    do not show; with `undo` takes this back and clears the optimizer's states. A collective, before a first step.
+    """Scales queries and keys so that scores spread, and moves norms, biases and the second layers of adapters off ones
+    and zeros, where some faults do not show; with `undo` takes this back and clears the optimizer's states. A
+    collective, before a first step.
 
     A query or a key of a normed input has a deviation of `init_std` times the root of the width, and a score that of
     both, times the root of the head's width and the factor of scores. Under norms of queries and keys they have the
     norm's weight instead.
     """
     model = recipe.model
+    reach = model.init_std * math.sqrt(model.hidden_size)  # what a layer makes of a normed input
     family = architecture_of(model.architecture)
     attention = [path for path, cutting in family.tensor_parallel.items() if cutting == "colwise"]
     attention = [f".{path}.weight" for path in attention if path.startswith(f"{family.attention_path}.")]
@@ -38,9 +41,14 @@ def sharpen(engine: HasTrainingState, recipe: Recipe, *, undo: bool = False) -> 
     sign = -1.0 if undo else 1.0
     for key, tensor in engine.training_state().items():
         kind, _, name = key.partition("/")
-        if kind != WEIGHT:
+        if kind not in (WEIGHT, FROZEN):
             for part in tensor.parts if undo else ():
                 part.tensor.zero_()
+        elif is_adapter(name):
+            # Over zeros the other layer of an adapter has no gradient; over these it adds about what its layer gives.
+            if not first_deviation(name, tensor.shape[1]):
+                std = math.sqrt(3 / recipe.adapter_rank) * reach / recipe.lora_scale
+                _add(_noise(name, tensor.shape, recipe.seed, std), tensor, sign)
         elif len(tensor.shape) > 1:
             if name.endswith(tuple(attention)) and family.query_key_norm == "none":
                 for part in tensor.parts:
@@ -50,8 +58,7 @@ def sharpen(engine: HasTrainingState, recipe: Recipe, *, undo: bool = False) -> 
             normed = family.query_key_norm != "none" and f".{family.attention_path}." in name and not is_bias
             noise = _noise(name, tensor.shape, recipe.seed, model.init_std if is_bias else _NORM_DEVIATION)
             noise += math.sqrt(SCORE_DEVIATION) - 1 if normed else 0.0
-            for part in tensor.parts:
-                part.tensor.add_(_box(noise, part).to(part.tensor), alpha=sign)
+            _add(noise, tensor, sign)
     counters = engine.counters()
     engine.adopt(Counters(optimizer_step=0, loss_scale=counters.loss_scale, loss_scale_steps=counters.loss_scale_steps))
 
@@ -65,7 +72,7 @@ def round_otherwise(engine: HasTrainingState, recipe: Recipe) -> None:
         kind, _, name = key.partition("/")
         is_float8 = bool(recipe.float8_scaling) and name.startswith(blocks) and len(tensor.shape) > 1
         read_bits = _FLOAT8_BITS if is_float8 else READ_BITS[recipe.compute_precision]
-        for part in tensor.parts if kind == WEIGHT else ():
+        for part in tensor.parts if kind in (WEIGHT, FROZEN) else ():
             kept_bits = _MANTISSA_BITS[part.tensor.dtype]
             bits = part.tensor.view(_INTEGERS[part.tensor.element_size()])
             bits.bitwise_xor_(1 << (kept_bits - min(kept_bits, read_bits)))
@@ -73,11 +80,12 @@ def round_otherwise(engine: HasTrainingState, recipe: Recipe) -> None:
 
 
 def _noise(name: str, shape: tuple[int, ...], seed: int, std: float) -> torch.Tensor:
-    """Returns a vector that is a function of seed and name, the same on every kind of device."""
+    """Returns a tensor that is a function of seed and name, the same on every kind of device."""
     drawn = draw(f"gate/{name}", torch.Size((*shape, 1)), seed=seed, std=std, device=torch.device("cpu"))
     return drawn.squeeze(-1)
 
 
-def _box(vector: torch.Tensor, part: TensorPart) -> torch.Tensor:
-    (first,), (size,) = part.offsets, part.tensor.shape
-    return vector[first : first + size]
+def _add(noise: torch.Tensor, tensor: StateTensor, sign: float) -> None:
+    for part in tensor.parts:
+        box = tuple(slice(first, first + size) for first, size in zip(part.offsets, part.tensor.shape, strict=True))
+        part.tensor.add_(noise[box].to(part.tensor), alpha=sign)

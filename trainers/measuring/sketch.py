@@ -16,7 +16,7 @@ from trainers.distributed.state import StateTensor, TensorPart
 
 BUCKETS = 4096
 KEPT = 128
-_PIECE_VALUES = 2**21
+PIECE_VALUES = 2**21
 """Values that are sketched at a time: with their places, signs and hashes they take some 150 MB."""
 
 
@@ -52,11 +52,11 @@ def _add(
     """Adds the values of one box to a tensor's row."""
     sizes, offsets = parts[0].tensor.shape, parts[0].offsets
     inner = math.prod(sizes[1:])
-    step = max(1, _PIECE_VALUES // max(1, inner))
+    step = max(1, PIECE_VALUES // max(1, inner))
     for first in range(0, sizes[0], step):
         pieces = [part.tensor[first : first + step].to(row.device).double() for part in parts]
         values = combine(*pieces).flatten()
-        places = _places(shape, (offsets[0] + first, *offsets[1:]), pieces[0].shape, row.device)
+        places = places_of(shape, (offsets[0] + first, *offsets[1:]), pieces[0].shape, row.device)
         # Two rounds of a multiplicative hash; the products overflow, as they are meant to.
         hashed = (places + 0x9E3779B9 * (seed + 1)) * 0x2545F4914F6CDD1D
         hashed = (hashed ^ (hashed >> 32)) * 0x1B873593CC9E2D51
@@ -66,7 +66,7 @@ def _add(
         row[KEPT] += values.square().sum()
 
 
-def _places(shape: Sequence[int], offsets: Sequence[int], sizes: Sequence[int], device: torch.device) -> torch.Tensor:
+def places_of(shape: Sequence[int], offsets: Sequence[int], sizes: Sequence[int], device: torch.device) -> torch.Tensor:
     """Returns the row-major places of a box's values in the whole tensor, int64 [values]."""
     places = torch.zeros((), dtype=torch.int64, device=device)
     for length, offset, size in zip(shape, offsets, sizes, strict=True):

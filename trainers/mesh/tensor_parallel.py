@@ -26,7 +26,9 @@ from trainers.distributed.collectives import all_reduce, gather, reduce_in_place
 from trainers.distributed.groups import Mesh
 from trainers.distributed.state import StateTensor, TensorPart
 from trainers.kernels.head import split_head
+from trainers.models.adapters import adapted
 from trainers.models.model import Model, PassThrough
+from trainers.spec.adapters import DOWN, UP
 from trainers.spec.architectures import architecture_of
 
 
@@ -155,12 +157,14 @@ class TensorParallel:
             if kind == "colwise":
                 stacked = family.stacked.get(path, 1)
                 self._cuts[f"{name}.{path}.weight"] = Cut(dim=int(transposed), stacked=stacked)
+                self._cuts[f"{name}.{path}.{UP}.weight"] = Cut(dim=0, stacked=stacked)
                 if layer.bias is not None:
                     self._cuts[f"{name}.{path}.bias"] = Cut(dim=0, stacked=stacked)
                 if transposed:
                     layer.nf //= self.size
             else:
                 self._cuts[f"{name}.{path}.weight"] = Cut(dim=1 - int(transposed))
+                self._cuts[f"{name}.{path}.{DOWN}.weight"] = Cut(dim=1)
                 layer.__class__ = _TransposedRows if transposed else _Rows
                 layer.group = self._group
         for path in sorted(inside):
@@ -248,7 +252,7 @@ class _Rows(nn.Linear):
     group: Any
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        out = _reduced(F.linear(input, self.weight), self.group)
+        out = _reduced(adapted(self, input, F.linear(input, self.weight)), self.group)
         bias: Any = self.bias
         return out if bias is None else out + bias.to(out.dtype)
 
@@ -259,7 +263,7 @@ class _TransposedRows(Conv1D):
     group: Any
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out = _reduced(x @ self.weight, self.group)
+        out = _reduced(adapted(self, x, x @ self.weight), self.group)
         return out + self.bias.to(out.dtype)
 
 

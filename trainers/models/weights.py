@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, MutableMapping
 import torch
 from torch import nn
 
+from trainers.spec.adapters import first_deviation, is_adapter
+
 
 def draw(
     name: str, shape: torch.Size, *, seed: int, std: float, device: torch.device, norm_start: float = 1.0
@@ -35,6 +37,7 @@ def materialise(
     std: float,
     device: torch.device,
     dtype: torch.dtype = torch.float32,
+    frozen: torch.dtype | None = None,
     replacements: MutableMapping[nn.Parameter, nn.Parameter] | None = None,
     cut: Callable[[str, torch.Tensor], torch.Tensor] | None = None,
     norm_start: float = 1.0,
@@ -43,7 +46,7 @@ def materialise(
 
     `names` maps the meta parameters to their names. `replacements` carries meta parameter to replacement across calls
     on the parts of one model, so that tied parameters stay one. `cut` gives this rank's part of a parameter by its
-    name, where ranks hold different parts.
+    name, where ranks hold different parts. Parameters without a gradient have the type `frozen` where one is given.
     """
     replacements = {} if replacements is None else replacements
     for child in module.modules():
@@ -52,9 +55,11 @@ def materialise(
                 continue
             if parameter not in replacements:
                 name, shape = names[parameter], parameter.shape
-                value = draw(name, shape, seed=seed, std=std, device=device, norm_start=norm_start)
+                deviation = first_deviation(name, shape[1]) if is_adapter(name) else std
+                value = draw(name, shape, seed=seed, std=deviation, device=device, norm_start=norm_start)
                 value = value if cut is None else cut(names[parameter], value)
-                replacements[parameter] = nn.Parameter(value.to(dtype), requires_grad=parameter.requires_grad)
+                stored = dtype if frozen is None or parameter.requires_grad else frozen
+                replacements[parameter] = nn.Parameter(value.to(stored), requires_grad=parameter.requires_grad)
             setattr(child, key, replacements[parameter])
         for key, buffer in list(child.named_buffers(recurse=False, remove_duplicate=False)):
             setattr(child, key, buffer.to(device))

@@ -130,6 +130,9 @@ class Manifest:
     layout: str
     """The layout that wrote it, for people; any layout can load it."""
     attempt: int
+    base: str = ""
+    """Digest of the weights beside which adapters train (`trainers.training.base_digest`), which no file of it has;
+    empty where all weights train."""
     contents: Contents = dataclasses.field(default_factory=lambda: Contents(files=(), tensors={}))
     """Filled in by the writer, once every rank's file is on disk."""
 

@@ -82,7 +82,15 @@ class Layout(LayoutAxes):
         """Returns the FLOPs that devices perform for a token of `recipe`, at that many keys per query, including
         recomputation.
         """
-        return recipe.model.hardware_flops_per_token(recipe.seq_len, self.checkpointing, keys_per_query=keys_per_query)
+        model = recipe.model
+        hardware = model.hardware_flops_per_token(recipe.seq_len, self.checkpointing, keys_per_query=keys_per_query)
+        if not recipe.adapter_rank:
+            return hardware
+        repeats = self.checkpoint_every and self.checkpointing != "selective"
+        repeated = -(-model.num_layers // self.checkpoint_every) if repeats else 0
+        frozen = model.flops_per_token(recipe.seq_len, keys_per_query=keys_per_query)
+        others = recipe.flops_per_token(keys_per_query=keys_per_query) - frozen
+        return hardware + others + 2.0 * repeated * recipe.adapters_per_layer
 
     @property
     def degrees(self) -> str:

@@ -3,8 +3,10 @@
 import dataclasses
 import functools
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from trainers.spec import adapters
 from trainers.spec.axis import axes_of, axis, choices_of, defaults_of
 from trainers.spec.codec import identity, shortened
 from trainers.spec.model import ModelSpec
@@ -20,6 +22,7 @@ DataOrder = Literal["file", "shuffled"]
 AttentionMask = Literal["causal", "document", "prefix"]
 Decay = Literal["all", "matrices"]
 Routing = Literal["learned", "balanced"]
+Adapter = Literal["none", "lora_4", "lora_8", "lora_16", "lora_32", "lora_64", "lora_128", "lora_256"]
 
 # A workload's recipe has none. What asks for a model (engines, kernels, the cost model) is given recipes that have one,
 # so that checkers see one there.
@@ -131,6 +134,26 @@ class Recipe:
         " each expert (forced balance); gates and trainings have learned routing.",
     )
 
+    adapter: Adapter = axis(
+        "none",
+        later=True,
+        label="{}",
+        about="What trains: the whole model, or low-rank adapters of that rank beside its frozen linear layers (arXiv"
+        " 2106.09685), in the states' type; the frozen weights have the type of the products.",
+    )
+    lora_targets: str = axis(
+        adapters.ALL_LINEAR,
+        later=True,
+        label="on {}",
+        about="The linear layers of each block that have adapters: all, or names joined by +, such as q_proj+v_proj.",
+    )
+    lora_alpha: float = axis(
+        32.0,
+        later=True,
+        label="alpha {:g}",
+        about="Factor of what adapters add, divided by their rank.",
+    )
+
     def __post_init__(self) -> None:
         for field, names in choices_of(Recipe).items():
             if getattr(self, field) not in names:
@@ -163,6 +186,7 @@ class Recipe:
             )
         if self.has_model == (self.workload is not None):
             raise ValueError("a recipe trains either a model or a workload, got both or neither")
+        self._check_adapters()
         if self.routing != "learned" and not (self.has_model and self.model.num_experts):
             raise ValueError(
                 f"routing {self.routing} is of a model with experts, {self.name} has none: set routing to learned"
@@ -171,6 +195,16 @@ class Recipe:
             raise ValueError(
                 f"seq_len {self.seq_len} is longer than the {self.model.max_positions} positions of {self.model.name}"
             )
+
+    def _check_adapters(self) -> None:
+        if not 0 < self.lora_alpha < math.inf:
+            raise ValueError(f"lora_alpha must be a finite number above 0, got {self.lora_alpha}")
+        if self.adapter == "none":
+            for name in ("lora_targets", "lora_alpha"):
+                if (value := getattr(self, name)) != defaults_of(Recipe)[name]:
+                    raise ValueError(f"{name} is of adapters, got {shortened(value)} and adapter none: set adapter too")
+        elif self.has_model:
+            _ = adapters.layers(self.model, self.lora_targets)
 
     @functools.cached_property
     def id(self) -> str:
@@ -223,6 +257,8 @@ class Recipe:
         if self.workload:
             return ""
         decayed = {"all": "every parameter, norms and biases too", "matrices": "matrices alone, embeddings among them"}
+        if self.adapter_rank:
+            decayed = dict.fromkeys(decayed, "the adapters, which are all that trains")
         decay = f"a weight decay of {self.weight_decay:g} takes {decayed[self.decay]}"
         return f"There is no dropout, and {decay if self.weight_decay else 'nothing decays'}."
 
@@ -248,6 +284,41 @@ class Recipe:
         """Rank of the factors that PowerSGD exchanges; 0 where gradients are not factored."""
         name, _, rank = self.compression.partition("_")
         return int(rank) if name == "powersgd" else 0
+
+    @property
+    def adapter_rank(self) -> int:
+        """Rank of the adapters that train in place of the model's own parameters; 0 where these train."""
+        return int(self.adapter.partition("_")[2] or 0)
+
+    @property
+    def adapted_layers(self) -> Mapping[str, tuple[int, int]]:
+        """(outputs, inputs) of the linear layers of a block that have adapters, by their paths in it."""
+        return adapters.layers(self.model, self.lora_targets) if self.adapter_rank else {}
+
+    @property
+    def adapters_per_layer(self) -> int:
+        """Number of the adapters' parameters in one block."""
+        return self.adapter_rank * sum(outputs + inputs for outputs, inputs in self.adapted_layers.values())
+
+    @property
+    def trained_parameters(self) -> int:
+        """Number of the parameters that train: the model's, or the adapters'."""
+        adapter_parameters = self.adapters_per_layer * self.model.num_layers
+        return adapter_parameters if self.adapter_rank else self.model.num_parameters
+
+    @property
+    def lora_scale(self) -> float:
+        """Factor of what adapters add."""
+        return self.lora_alpha / self.adapter_rank
+
+    def flops_per_token(self, *, keys_per_query: float) -> float:
+        """Returns the FLOPs of forward and backward for one token, as `ModelSpec.flops_per_token` counts products: of a
+        frozen weight there is no gradient, a third less, and an adapter's products are those of its parameters.
+        """
+        products = self.model.flops_per_token(self.seq_len, keys_per_query=keys_per_query)
+        if not self.adapter_rank:
+            return products
+        return products - 2.0 * self.model.product_parameters + 6.0 * self.trained_parameters
 
     @property
     def float8_scaling(self) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from trainers.spec import architectures
+from trainers.spec.adapter_rules import adapter_refusals
 from trainers.spec.architectures import architecture_of
 from trainers.spec.cluster import Cluster
 from trainers.spec.expert_rules import expert_refusals
@@ -109,6 +110,7 @@ def _of_engine(recipe: Recipe, layout: Layout) -> Iterator[str]:
     if recipe.state_precision == "bf16" and recipe.optimizer == "adafactor":
         yield "transformers' Adafactor keeps its states in fp32, never in bf16: choose state_precision fp32 or adamw"
     yield from layout.rules.refusals(recipe, layout)
+    yield from adapter_refusals(recipe, layout)
     yield from layout.rules.depth_refusals(recipe, layout)
     yield from pipeline_refusals(recipe, layout)
     yield from expert_refusals(recipe, layout)

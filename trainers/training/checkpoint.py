@@ -16,7 +16,7 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 
-from trainers.distributed.state import StateTensor, TensorPart
+from trainers.distributed.state import StateTensor, TensorPart, that_train
 from trainers.engines.stepper import HasTrainingState
 from trainers.records.checkpoint_manifest import Contents, Manifest, StoredChunk, StoredFile, StoredTensor
 from trainers.records.checkpoints import check_written, remove_old, write_manifest
@@ -67,7 +67,7 @@ class CheckpointWriter:
         """
         began_s = time.perf_counter()
         before = self.finish()
-        live = engine.training_state()
+        live = that_train(engine.training_state())
         shortage = disk_shortage(live, self._folder, self._group)
         state = {} if shortage else self._copied(live)
         stall_s = time.perf_counter() - began_s
@@ -89,17 +89,17 @@ class CheckpointWriter:
 
     def disk_shortage(self, engine: HasTrainingState) -> str:
         """Returns a clause on the disk where it lacks room for a checkpoint; "" for none. A collective."""
-        return disk_shortage(engine.training_state(), self._folder, self._group)
+        return disk_shortage(that_train(engine.training_state()), self._folder, self._group)
 
     def memory_shortage(self, engine: HasTrainingState) -> str:
         """Returns a clause on a host without the memory for the copies of the first checkpoint, "" for none. A
         collective.
         """
-        return memory_shortage(engine.training_state(), self._group)
+        return memory_shortage(that_train(engine.training_state()), self._group)
 
     def gib(self, engine: HasTrainingState) -> float:
         """Returns the size of a checkpoint, all ranks' files together. A collective."""
-        return checkpoint_gib(engine.training_state(), self._group)
+        return checkpoint_gib(that_train(engine.training_state()), self._group)
 
     @property
     def is_done(self) -> bool:

@@ -13,10 +13,11 @@ import torch
 import torch.distributed as dist
 from safetensors import SafetensorError, safe_open
 
-from trainers.distributed.state import Counters, TensorPart
+from trainers.distributed.state import Counters, TensorPart, that_train
 from trainers.engines.stepper import HasTrainingState
 from trainers.records.checkpoint_manifest import Contents, Manifest, StoredChunk
 from trainers.records.checkpoints import Damage, candidates, damage, newest_whole, read_manifest, set_aside
+from trainers.training.base_digest import base_digest
 
 Gather = Callable[[Any], list[Any]]
 """Returns every rank's value on every rank."""
@@ -51,14 +52,16 @@ def agree_on_newest(folder: Path, gather: Gather) -> tuple[Path | None, list[Dam
 
 
 def load(engine: HasTrainingState, path: Path) -> Manifest:
-    """Reads the checkpoint in folder `path` into the engine, each rank its own parts; a collective.
+    """Reads the checkpoint in folder `path` into the engine, each rank its own parts; a collective. Weights that do not
+    train must be in place.
 
     Raises:
-        ValueError: it is of another format or model, or cannot be read.
+        ValueError: it is of another format or model, or of adapters beside other weights, or cannot be read.
     """
-    manifest = read_manifest(path)
+    manifest, state = read_manifest(path), engine.training_state()
+    check_base(manifest, path, base_digest(state))
     with TensorReader(path, manifest.contents) as reader:
-        for key, tensor in engine.training_state().items():
+        for key, tensor in that_train(state).items():
             reader.read(key, tensor.shape, tensor.parts)
     engine.adopt(
         Counters(
@@ -68,6 +71,20 @@ def load(engine: HasTrainingState, path: Path) -> Manifest:
         )
     )
     return manifest
+
+
+def check_base(manifest: Manifest, path: Path, digest: str) -> None:
+    """Checks that weights of this digest are those beside which the checkpoint's adapters were trained.
+
+    Raises:
+        ValueError: they are others.
+    """
+    if manifest.base != digest:
+        raise ValueError(
+            f"the adapters of {path} were trained beside weights of digest {manifest.base or 'none'}, got"
+            f" {digest or 'none'}: bring back the folder that the training started from, or the kind of device that"
+            " drew its weights"
+        )
 
 
 class TensorReader(contextlib.AbstractContextManager["TensorReader"]):
@@ -97,6 +114,16 @@ class TensorReader(contextlib.AbstractContextManager["TensorReader"]):
         for part in parts:
             for chunk in stored.chunks:
                 self._read(chunk, part)
+
+    def tensor(self, key: str, shape: tuple[int, ...]) -> torch.Tensor:
+        """Returns all of a tensor.
+
+        Raises:
+            ValueError: see `read`.
+        """
+        tensor = torch.empty(shape, dtype=torch.float32)
+        self.read(key, shape, [TensorPart(offsets=(0,) * len(shape), tensor=tensor)])
+        return tensor
 
     def _read(self, chunk: StoredChunk, part: TensorPart) -> None:
         """Copies what lies in both the chunk and the part."""

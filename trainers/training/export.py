@@ -1,14 +1,15 @@
-"""A checkpoint as a transformers folder: `from_pretrained` gives the model that was trained."""
+"""A checkpoint as a transformers folder: `from_pretrained` gives the model that was trained, or peft its adapters."""
 
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from trainers.data.index import TOKENIZER, read_index
-from trainers.distributed.state import WEIGHT, TensorPart
+from trainers.distributed.state import WEIGHT
 from trainers.records.checkpoints import read_manifest
 from trainers.spec import engines
 from trainers.spec.model import ModelSpec
@@ -24,32 +25,51 @@ relies on those that it saw.
 
 with import_stubs.imports(UNUSED):
     from trainers.models import model
+    from trainers.training import adapter_export
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @import_stubs.imports(UNUSED)
-def export(checkpoint: Path, recipe: Recipe, out: Path, *, dtype: str = "fp32") -> None:
-    """Writes the weights of `checkpoint` with the model's configuration into the folder `out`, in one process.
+def export(checkpoint: Path, recipe: Recipe, out: Path, *, dtype: str = "fp32", base: str = "") -> None:
+    """Writes the weights of `checkpoint` with the model's configuration into the folder `out`, in one process. Adapters
+    are merged into the weights of the transformers folder `base`, or into those of the recipe's seed.
 
-    Host memory holds the model once, in fp32.
+    Host memory holds the model once, in fp32; where adapters are merged also in the type that it trained in.
 
     Raises:
-        ValueError: the checkpoint is of another model, or cannot be read.
+        ValueError: the checkpoint is of another model or beside other weights, or cannot be read.
     """
-    module = model.build(recipe.model, attention="eager").module
-    with TensorReader(checkpoint, read_manifest(checkpoint).contents) as reader:
-        for name, parameter in list(module.named_parameters()):
-            shape = tuple(parameter.shape)
-            weight = torch.empty(shape, dtype=torch.float32)
-            reader.read(f"{WEIGHT}/{name}", shape, [TensorPart(offsets=(0,) * len(shape), tensor=weight)])
-            path, _, attribute = name.rpartition(".")
-            weight = torch.nn.Parameter(weight.to(DTYPES[dtype]), requires_grad=False)
-            setattr(module.get_submodule(path), attribute, weight)
+    built = model.build(recipe.model, attention="eager")
+    module = built.module
+    merges = recipe.adapter_rank > 0
+    weights = adapter_export.merged(checkpoint, recipe, built, base) if merges else _stored(checkpoint, module)
+    for name, weight in weights:
+        path, _, attribute = name.rpartition(".")
+        parameter = torch.nn.Parameter(weight.to(DTYPES[dtype]), requires_grad=False)
+        setattr(module.get_submodule(path), attribute, parameter)
     module.tie_weights()
     module.config.dtype = DTYPES[dtype]
     module.config.use_cache = True
     module.save_pretrained(out)
+
+
+@import_stubs.imports(UNUSED)
+def export_adapters(checkpoint: Path, recipe: Recipe, out: Path, *, dtype: str = "fp32", base: str = "") -> None:
+    """Writes the adapters of `checkpoint` into the folder `out` as peft's files: `PeftModel.from_pretrained` adds them
+    to a model of the weights `base`.
+
+    Raises:
+        ValueError: the checkpoint is of another recipe, or cannot be read.
+    """
+    built = model.build(recipe.model, attention="eager")
+    adapter_export.write_files(checkpoint, recipe, built, out, dtype=DTYPES[dtype], base=base)
+
+
+def _stored(checkpoint: Path, module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    with TensorReader(checkpoint, read_manifest(checkpoint).contents) as reader:
+        for name, parameter in list(module.named_parameters()):
+            yield name, reader.tensor(f"{WEIGHT}/{name}", tuple(parameter.shape))
 
 
 def write_tokenizer(recipe: Recipe, out: Path) -> bool:

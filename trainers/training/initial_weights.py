@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from trainers.distributed.state import WEIGHT, Counters
+from trainers.distributed.state import FROZEN, WEIGHT, Counters
 from trainers.engines.stepper import Engine
 from trainers.records.plain_files import read_json
+from trainers.spec.adapters import is_adapter
 from trainers.spec.architectures import architecture_of
 from trainers.spec.architectures.with_experts import WithExperts
 from trainers.spec.errors import InputError
@@ -208,7 +209,7 @@ def _placed(index: Path) -> dict[str, str]:
 
 
 def load(engine: Engine, folder: Path) -> None:
-    """Fills the engine's master weights from the folder, each rank its own parts; a collective.
+    """Fills the engine's weights from the folder, each rank its own parts, but adapters; a collective.
 
     Raises:
         ValueError: the folder holds another model, or cannot be read.
@@ -216,7 +217,7 @@ def load(engine: Engine, folder: Path) -> None:
     files, model = WeightFiles(folder), engine.models[0]
     for key, tensor in engine.training_state().items():
         kind, _, name = key.partition("/")
-        if kind != WEIGHT:
+        if kind not in (WEIGHT, FROZEN) or is_adapter(name):
             continue
         stored = files.find(name, model.module.base_model_prefix, model.spec.architecture)
         files.check_tensor(stored, name, tensor.shape)

@@ -25,6 +25,7 @@ from trainers.records.training_files import CHECKPOINTS, RECORDS, STOP, STOP_UNS
 from trainers.spec import engines
 from trainers.spec.batch import BatchPoint
 from trainers.spec.errors import InputError
+from trainers.training.base_digest import base_digest
 from trainers.training.checkpoint import CheckpointWriter, name_of
 from trainers.training.rank import TrainingRank
 from trainers.training.record_file import RecordFile
@@ -72,6 +73,7 @@ class TrainingLoop:
         self._train_s = manifest.train_s if manifest else 0.0
         self._rate = manifest.learning_rate if manifest else 0.0
         self._saved_step = self._step if manifest else -1
+        self._base = manifest.base if manifest else base_digest(engine.training_state())
         self._records = RecordFile(self._folder / RECORDS, is_current=lambda: worker.is_current)
         self._checked = False
         self._batch: BatchPoint | None = None
@@ -312,6 +314,7 @@ class TrainingLoop:
             train_s=self._train_s,
             layout=self._job.layout.label,
             attempt=self._job.attempt,
+            base=self._base,
         )
         self._records.add_checkpoint(self._writer.finish())
         name, gib = name_of(manifest), self._writer.gib(self._engine)

@@ -46,12 +46,13 @@ class TrainingWorker(TrainingRank):
             start, damages = checkpoint_reading.agree_on_newest(folder, self.gather)
         except ValueError as error:
             raise RungFailure(Outcome.FAILED, str(error), phase=self.activity, rank=dist.get_rank()) from error
+        # A checkpoint of adapters has nothing of the weights beside them.
+        if job.plan.initial_weights and (start is None or job.plan.recipe.adapter_rank):
+            self.activity = "reading the initial weights"
+            initial_weights.load(engine, Path(job.plan.initial_weights))
         if start is not None:
             self.activity = f"reading checkpoint {start.name}"
             manifest = checkpoint_reading.load(engine, start)
-        elif job.plan.initial_weights:
-            self.activity = "reading the initial weights"
-            initial_weights.load(engine, Path(job.plan.initial_weights))
         loop = TrainingLoop(
             self, engine, manifest, startup_s=lambda: time.perf_counter() - self._started_s, set_aside=damages
         )

@@ -15,7 +15,7 @@ import numpy as np
 from platform.cost_model import constants
 from platform.cost_model.blocks.dense import DenseCosts
 from platform.cost_model.columns import Array, Columns, Mask
-from platform.cost_model.compute import backward_matmul_s, matmul_s
+from platform.cost_model.compute import backward_matmul_s, matmul_s, unless_frozen
 from platform.cost_model.hardware import BANDWIDTH_SHARE
 
 LAUNCHES = constants.words("experts", "LAUNCHES")
@@ -41,7 +41,8 @@ class _ExpertsCosts(DenseCosts):
         for width, depth in ((2 * ffn, h), (h, ffn)):
             forward.append(_of_experts_s(c, rows, width, depth, groups))
             backward.append(_of_experts_s(c, rows, depth, width, groups))
-            backward.append(_of_experts_s(c, groups * depth, width, rows / groups, groups))
+            of_weights = _of_experts_s(c, groups * depth, width, rows / groups, groups)
+            backward.append(unless_frozen(c, of_weights))
         return functools.reduce(operator.add, forward), functools.reduce(operator.add, backward)
 
     def last_product_s(self, c: Columns, tokens: Array) -> Array:

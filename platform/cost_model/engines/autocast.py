@@ -39,5 +39,5 @@ def autocast_certain(sizes: Sizes, layout: Layout) -> Certain:
     return Certain(
         resident=(0.0 if layout.offload == "all" else sizes.state) + (0.0 if away else sizes.moments),
         final_gradients=0.0 if away else sizes.state,
-        block_copies=sizes.compute if sizes.compute < sizes.state and eager else 0.0,
+        block_copies=sizes.compute if sizes.compute < sizes.stored and eager else 0.0,
     )

@@ -23,6 +23,8 @@ class PerParameter:
     final_gradients: Array
     step_copies: Array
     """Flat copies while the optimizer steps."""
+    frozen: Array = dataclasses.field(default_factory=lambda: NOTHING)
+    """All bytes of a parameter that does not train; the other fields are of those that do."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +46,8 @@ class Load:
 
     owned: Array
     """Number of the largest rank's parameters."""
+    trained: Array
+    """Number of those that train."""
     blocks: Array
     """Number of the parameters in its blocks, a part of `owned`."""
     slot: Array
@@ -80,6 +84,8 @@ class Certain:
     """Copies of all blocks' parameters that exist at the end of the forward pass."""
     unit_copies: float = 0.0
     """Copies of one block's parameters, gathered for its passes."""
+    frozen: float = 0.0
+    """A parameter that does not train; of such a one there are neither `resident` bytes nor gradients."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,6 +100,8 @@ class Sizes:
     """
     moments: float
     """Bytes of all optimizer states of a parameter; Adafactor's factored states are thin vectors."""
+    stored: float
+    """Bytes of a parameter of the model as it is stored."""
 
     @classmethod
     def of(cls, recipe: Recipe) -> "Sizes":
@@ -104,7 +112,11 @@ class Sizes:
         )
         gathered = 1.0 if recipe.float8_scaling == "tensorwise" else compute
         return cls(
-            state=state, compute=compute, gathered=gathered, moments=2.0 * state if recipe.optimizer == "adamw" else 0.0
+            state=state,
+            compute=compute,
+            gathered=gathered,
+            moments=2.0 * state if recipe.optimizer == "adamw" else 0.0,
+            stored=compute if recipe.adapter_rank else state,
         )
 
 
@@ -146,6 +158,10 @@ class EngineCosts(abc.ABC):
         Gradient accumulation reads the new gradient, and reads and writes the sum; a step of one micro-batch has none.
         """
         return np.where(c.grad_accum > 1, 2 * c.gradient_bytes + c.compute_bytes, 0.0)
+
+    def frozen_traffic(self, c: Columns) -> Array:
+        """Returns the bytes moved per frozen parameter and micro-batch besides the products."""
+        return NOTHING
 
     def converted_values(self, c: Columns) -> Array:
         """Returns the values per parameter and micro-batch that kernels without vectorized loads move besides their

@@ -26,7 +26,7 @@ class Ddp(EngineCosts):
 
     def autocasts(self, c: Columns) -> Mask:
         """Returns the rows whose products have a narrower type than the states."""
-        return c.compute_bytes < c.state_bytes
+        return c.compute_bytes < c.stored_bytes
 
     def replays(self, c: Columns) -> Mask:
         """Returns the rows with CUDA graphs."""
@@ -45,6 +45,7 @@ class Ddp(EngineCosts):
             held_gradients=full,
             final_gradients=full * on_device,
             step_copies=np.zeros(()),
+            frozen=c.stored_bytes,
         )
 
     def copies(self, c: Columns, ranks: Sequence[tuple[Array, Array]]) -> Iterator[Copies]:
@@ -61,13 +62,14 @@ class Ddp(EngineCosts):
         two, the head's and the lookup's, until autograd adds one to the other.
         """
         width = np.where(self.autocasts(c), np.maximum(c.gradient_bytes, c.compute_bytes), c.compute_bytes)
-        return c.rank_table * width * np.where(c.is_piped, 1.0, 1 + c.tied)
+        gradient = c.rank_table * width * np.where(c.is_piped, 1.0, 1 + c.tied)
+        return np.where(c.adapter_rank > 0, 0.0, gradient) if c.has_adapters else gradient
 
     def data_s(self, c: Columns, load: Load) -> Array:
         """Returns the exposed seconds per step. Buckets are reduced during the last backward pass (arXiv 2006.15704,
         section 3.2.3). Torch's PowerSGD hook waits for the device after each bucket, so no part of it is hidden.
         """
-        buckets = Buckets.of(c, load.owned)
+        buckets = Buckets.of(c, load.trained)
         reduced = buckets.reduced_s
         hidden = np.where(c.factor_rank == 0, np.minimum(reduced - reduced / buckets.count, load.backward), 0.0)
         squeezing = squeezing_s(c, load.owned, c.bandwidth * BANDWIDTH_SHARE)
@@ -86,6 +88,7 @@ class Ddp(EngineCosts):
             held_gradients=held,
             final_gradients=certain.final_gradients,
             block_copies=certain.block_copies,
+            frozen=sizes.stored,
         )
 
 

@@ -79,12 +79,18 @@ def units_s(
     among_few = Ring.of(c, near, stride=stride).gather_s(per_layer * c.gathered_bytes)
     second = np.where(near < c.shard, among_few, gather)
     scatter = collectives * _among_shards_s(c, unit, stride, c.gradient_bytes, collectives)
+    reduced, outside = per_layer, load.owned - load.blocks
+    if c.has_adapters:
+        of_adapters = unit.gather_s(c.adapter_block * c.gradient_bytes)
+        scatter = np.where(c.adapter_rank > 0, of_adapters, scatter)
+        reduced = np.where(c.adapter_rank > 0, c.adapter_block, per_layer)
     across = Ring.of(c, c.ranks(SHARING) / c.shard, stride=stride * c.shard)
-    reduction = scatter + across.all_reduce_s(per_layer * c.gradient_bytes / c.shard)
+    reduction = scatter + across.all_reduce_s(reduced * c.gradient_bytes / c.shard)
     talk = load.blocks / per_layer * (gathers * gather + gathers_again * second + reductions * reduction)
-    outside = load.owned - load.blocks
-    ends = outside * (2 * c.compute_bytes + c.gradient_bytes) / unit.bandwidth * (c.shard - 1) / c.shard
-    ends = ends + across.all_reduce_s(outside * c.gradient_bytes / c.shard)
+    trained_outside = np.where(c.adapter_rank > 0, 0.0, outside) if c.has_adapters else outside
+    gathered = 2 * c.compute_bytes * outside + c.gradient_bytes * trained_outside
+    ends = gathered / unit.bandwidth * (c.shard - 1) / c.shard
+    ends = ends + across.all_reduce_s(trained_outside * c.gradient_bytes / c.shard)
     exposed = talk - np.minimum(talk, load.slot) * hidden + gather + scatter
     return c.grad_accum * exposed + ends
 

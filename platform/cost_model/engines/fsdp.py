@@ -39,6 +39,11 @@ class Fsdp(EngineCosts):
         passes = np.where(c.zero_stage == 3, 2.0, 1 / c.grad_accum)
         return sums + np.where(c.shard > 1, (_cast_bytes(c) / c.shard + 2 * c.gathered_bytes) * passes, 0.0)
 
+    def frozen_traffic(self, c: Columns) -> Array:
+        """Returns the bytes moved per frozen parameter and micro-batch: gathered ones are copied into place."""
+        passes = np.where(c.zero_stage == 3, 2.0, 1 / c.grad_accum)
+        return np.where(c.shard > 1, 2 * c.gathered_bytes * passes, 0.0)
+
     def converted_values(self, c: Columns) -> Array:
         """Returns the values moved one by one where gradients in the products' type are summed in the states' type: 3 a
         parameter where unsharded gradients are added (torch 2.13, `FSDPParam.accumulate_unsharded_grad_if_needed`), 2
@@ -61,6 +66,7 @@ class Fsdp(EngineCosts):
             held_gradients=np.where(accumulates, held, 0.0),
             final_gradients=shards,
             step_copies=NOTHING,
+            frozen=c.stored_bytes / c.shard,
         )
 
     def copies(self, c: Columns, ranks: Sequence[tuple[Array, Array]]) -> Iterator[Copies]:
@@ -79,6 +85,9 @@ class Fsdp(EngineCosts):
         reduces = (c.shard > 1) | (cb != sb)
         gradients = np.where(reduces, block * (cb + sb), 0.0)
         later = np.where(reduces, np.where(c.shard > 1, 2 * cb, cb) + sb, cb)
+        if c.has_adapters:  # of frozen units there are parameters alone; adapters are not cast
+            gradients = np.where(c.adapter_rank > 0, 2 * sb * c.adapter_block, gradients)
+            later = np.where(c.adapter_rank > 0, cb, later)
         saved = _saved_again(c)
         reduced_last = c.is_piped & (c.sync_every == 0)  # a pipeline's gradients are reduced after its last micro-batch
         for root, _ in ranks:
@@ -100,7 +109,7 @@ class Fsdp(EngineCosts):
         into another stream's pool.
         """
         whole_sums = (c.sync_every == 0) & (c.grad_accum > 1) & (c.states_on_host == 0)
-        return np.where(whole_sums, owned * c.state_bytes / c.shard, 0.0)
+        return np.where(whole_sums, c.trained(owned) * c.state_bytes / c.shard, 0.0)
 
     def optimizer_ranks(self, c: Columns) -> Array:
         """Returns the number of ranks that share the parameters."""
@@ -166,6 +175,7 @@ class Fsdp(EngineCosts):
             final_gradients=on_device * sizes.state / shard,
             block_copies=sizes.gathered * part if layout.zero_stage == 2 else 0.0,
             unit_copies=sizes.gathered * part if layout.zero_stage == 3 and layout.dp_shard > 1 else 0.0,
+            frozen=on_device * sizes.stored / shard,
         )
 
 

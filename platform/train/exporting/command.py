@@ -61,6 +61,7 @@ class ExportOptions:
     )
     to: str = option("transformers", choices=FORMATS, about="what it is for (default: %(default)s, a training's model)")
     dtype: Literal["fp32", "bf16", "fp16"] = option("fp32", about="of the model's weights (default: %(default)s)")
+    merged: bool = option(False, about="write a whole model with its adapters added, not the adapters as peft's files")
     tokens: float | None = option(
         None, read=amount, metavar="N", about="tokens to train on, for a study or a file, as in 2e9 or 2B"
     )
@@ -137,16 +138,27 @@ def _export_model(options: ExportOptions, out: Path) -> Exported:
     if plan is None or newest is None:
         raise InputError(f"{folder.path} holds no checkpoint of a training: give platform.train's --out")
     remarks = [f"The checkpoint {damage.path.name} is not used: {damage.reason}" for damage in damages]
+    has_adapters = plan.recipe.adapter_rank > 0
+    if options.merged and not has_adapters:
+        raise InputError(f"{folder.path} trained the whole model: there are no adapters for --merged to add")
     from trainers.training import export as model_export  # imports torch
 
+    writes = model_export.export_adapters if has_adapters and not options.merged else model_export.export
     try:
-        model_export.export(newest, plan.recipe, out, dtype=options.dtype)
+        writes(newest, plan.recipe, out, dtype=options.dtype, base=plan.initial_weights)
         has_tokenizer = model_export.write_tokenizer(plan.recipe, out)
     except ValueError as error:
         raise InputError(str(error)) from error
     if not has_tokenizer:
         remarks.append(f"No tokenizer of the data {plan.recipe.data} is known: put yours into {out}.")
-    remarks.append(f"{out} holds the model of {newest.name}: AutoModelForCausalLM.from_pretrained({str(out)!r})")
+    if writes is model_export.export_adapters:
+        base = repr(plan.initial_weights) if plan.initial_weights else "its first weights"
+        remarks.append(
+            f"{out} holds the adapters of {newest.name}: PeftModel.from_pretrained(model, {str(out)!r}) of peft"
+            f" adds them to a model of {base}; --merged writes that model"
+        )
+    else:
+        remarks.append(f"{out} holds the model of {newest.name}: AutoModelForCausalLM.from_pretrained({str(out)!r})")
     return Exported(folder=out, remarks=tuple(remarks))
 
 

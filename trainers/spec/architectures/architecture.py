@@ -130,6 +130,25 @@ class Architecture:
     stepwise_activation: StepwiseActivation | None = None
     """The costs of an activation that is computed step by step; None where it is one kernel."""
 
+    def linear_layers(self, spec: ModelSizes) -> dict[str, tuple[int, int]]:
+        """Returns (outputs, inputs) of each linear layer of a block, by its path in it; experts, which are stacks of
+        matrices, and what stands beside them are none.
+        """
+        hidden, width, kv_width = spec.hidden_size, spec.attention_width, spec.num_kv_heads * spec.head_dim
+        inside = f"{self.attention_path}."
+        outer = [path for path, cut in self.tensor_parallel.items() if cut == "colwise"]
+        of_attention = [path for path in outer if path.startswith(inside)]
+        inner = (2 if self.gated else 1) * spec.ffn_size // max(1, len(outer) - len(of_attention))
+        sizes: dict[str, tuple[int, int]] = {}
+        for path, cut in self.tensor_parallel.items():
+            if path.startswith(inside):
+                heads = width if path == of_attention[0] else kv_width
+                heads = heads if len(of_attention) > 1 else width + 2 * kv_width
+                sizes[path] = (heads, hidden) if cut == "colwise" else (hidden, width)
+            else:
+                sizes[path] = (inner, hidden) if cut == "colwise" else (hidden, spec.ffn_size)
+        return sizes
+
     @property
     def attention_path(self) -> str:
         """Returns the path of attention in a block."""

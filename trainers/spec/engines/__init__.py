@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from trainers.spec.axis import axes_of
+from trainers.spec.axis import axes_of, defaults_of
 from trainers.spec.engines.rules import OF_WORKLOADS, PREDICTED, REGISTRY, EngineRules, attribute, registered
 from trainers.spec.layout_axes import LayoutAxes
 from trainers.spec.recipe import Recipe
@@ -190,14 +190,10 @@ def mismatches(in_effect: Mapping[str, Any], recipe: Recipe, layout: LayoutAxes,
     expected |= {
         name: value for name, value in (("grad_clip", recipe.grad_clip), ("dropout", 0.0)) if name in in_effect
     }
-    if recipe.compression != "none" or "compression" in in_effect:  # engines without it have nothing to read back
-        expected["compression"] = recipe.compression
-    if recipe.attention_mask != "causal" or "attention_mask" in in_effect:
-        expected["attention_mask"] = recipe.attention_mask
-    if recipe.routing != "learned" or "routing" in in_effect:
-        expected["routing"] = recipe.routing
-    if recipe.decay != "all" or "decay" in in_effect:
-        expected["decay"] = recipe.decay
+    # Engines without one of these have nothing to read back.
+    for name in ("compression", "attention_mask", "routing", "decay", "adapter", "lora_targets", "lora_alpha"):
+        if getattr(recipe, name) != defaults_of(type(recipe))[name] or name in in_effect:
+            expected[name] = getattr(recipe, name)
     untold = [name for name in expected if name not in in_effect]
     wrong = [
         f"{name} in effect is {in_effect[name]}, the layout or recipe asks for {value}"

@@ -61,6 +61,7 @@ ENGINE = _Ddp(
     has_attention_masks=True,
     model_parallel=tuple(name for name in MODEL_PARALLEL if name not in CUTTING["experts"]),
     has_float8=True,
+    has_adapters=True,
     complexity_rank=0,
     is_preloaded=True,
 )

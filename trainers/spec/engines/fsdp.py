@@ -90,5 +90,6 @@ ENGINE = _Fsdp(
     model_parallel=MODEL_PARALLEL,
     has_attention_masks=True,
     has_float8=True,
+    has_adapters=True,
     complexity_rank=1,
 )

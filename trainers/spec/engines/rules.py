@@ -57,6 +57,8 @@ class EngineRules:
     """Whether it trains under document and prefix masks, by the flags of tokens (`trainers.data.flags`)."""
     has_float8: bool = False
     """Whether linear layers may compute in FP8."""
+    has_adapters: bool = False
+    """Whether it trains adapters beside frozen weights."""
     complexity_rank: int = 3
     """Rank of the engine by its distance from a plain training loop: the numerics gate's reference has the least."""
     packages: tuple[str, ...] = ()
@@ -139,6 +141,11 @@ class EngineRules:
             )
         if recipe.float8_scaling and not self.has_float8:
             yield f"{self.lacks_float8()}, got {recipe.compute_precision}: choose engine ddp or fsdp, or bf16"
+        if recipe.adapter_rank and not self.has_adapters:
+            yield (
+                f"{self.title} trains every parameter of a model, got adapter {recipe.adapter}: choose engine ddp or"
+                " fsdp, or adapter none"
+            )
         if layout.bucket_mib and (reason := self.lacks_buckets(layout)):
             yield f"{reason}, got bucket_mib {layout.bucket_mib}: set it to 0"
         if layout.offload != "none" and (lacking := self.keeps_on_device(layout)):

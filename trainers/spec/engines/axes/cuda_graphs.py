@@ -19,6 +19,7 @@ class _Ddp(DdpAxis):
         untried += [f"{recipe.compression} compression"] if recipe.compression != "none" else []
         untried += [f"a {recipe.attention_mask} mask"] if recipe.attention_mask != "causal" else []
         untried += ["experts"] if recipe.model.num_experts else []
+        untried += ["adapters"] if recipe.adapter_rank else []
         half = recipe.compute_precision == "fp16" or recipe.float8_scaling
         untried += [f"{recipe.compute_precision} compute"] if half else []
         if layout.attention == "eager":

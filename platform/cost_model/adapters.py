@@ -1,0 +1,49 @@
+"""Costs of low-rank adapters beside a block's frozen linear layers: two thin products and a sum for each layer.
+
+Every layer's thin products read its inputs and write its outputs: together they are as one product of all widths.
+"""
+
+import numpy as np
+
+from platform.cost_model import constants
+from platform.cost_model.columns import Array, Columns
+from platform.cost_model.compute import matmul_s
+from platform.cost_model.hardware import BANDWIDTH_SHARE
+
+LAUNCHES = constants.words("adapters", "LAUNCHES")
+SUM_ACCESSES = constants.words("adapters", "SUM_ACCESSES")
+
+
+def added_s(c: Columns, tokens: Array) -> tuple[Array, Array]:
+    """Returns the seconds (forward, backward) that adapters add to a block: their products, and the sums of their
+    outputs and of their inputs' gradients with those of the layers.
+    """
+    width = c.parts("width")
+    rank, inputs, outputs = (np.maximum(value, 1.0) for value in (c.adapter_rank, c.adapted_inputs, c.adapted_outputs))
+    down, up = (tokens, rank, inputs / width), (tokens, outputs / width, rank)
+    forward = matmul_s(c, *down) + matmul_s(c, *up)
+    backward = sum(
+        matmul_s(c, rows, depth, columns) + matmul_s(c, depth, columns, rows) for rows, columns, depth in (down, up)
+    )
+    accesses = np.where(c.fused > 0, SUM_ACCESSES["compiled"], SUM_ACCESSES["eager"])
+    per_value = accesses * tokens * c.compute_bytes / (c.bandwidth * BANDWIDTH_SHARE) / width
+    is_there = c.adapter_rank > 0
+    return (
+        np.where(is_there, forward + outputs * per_value, 0.0),
+        np.where(is_there, backward + inputs * per_value, 0.0),
+    )
+
+
+def launches(c: Columns) -> Array | float:
+    """Returns the kernels that adapters add to a block's forward pass."""
+    if not c.has_adapters:
+        return 0.0
+    return c.adapted_layers * np.where(c.fused > 0, LAUNCHES["compiled"], LAUNCHES["eager"]) * (c.adapter_rank > 0)
+
+
+def saved_bytes(c: Columns) -> tuple[Array, Array]:
+    """Returns the bytes (saved for the backward pass, transient in it) that adapters add to a block: the values between
+    both products.
+    """
+    inner = c.tokens * c.compute_bytes * c.adapter_rank * c.adapted_layers
+    return inner, inner + c.tokens * c.compute_bytes * c.hidden * (c.adapter_rank > 0)

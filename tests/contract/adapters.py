@@ -1,0 +1,200 @@
+"""Adapters on two ranks: cases, faults, the work of a rank, and a model in one process whose weights are merged."""
+
+# pyright: reportPrivateUsage=false
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Generator, Mapping
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.nn.functional as F
+from torch.func import functional_call
+from transformers.pytorch_utils import Conv1D
+
+from tests.contract.cases import GLOBAL_BATCH, recipe
+from tests.contract.family_cases import FAMILIES
+from tests.contract.masks import labels_of
+from tests.contract.mesh_cases import MODELS, MeshCase
+from tests.contract.mesh_group import STEPS, Trained, run_all
+from tests.contract.reference import dense_model, make_optimizer
+from trainers import data
+from trainers.engines import torch_engine
+from trainers.mesh import tensor_parallel
+from trainers.models import adapters, weights
+from trainers.models.weights import draw
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
+
+WORLD_SIZE = 2
+DEVIATION = 0.2
+"""Deviation of an adapter's second layer: at its first zeros the first one has no gradient."""
+_DDP: dict[str, Any] = {"engine": "ddp", "attention": "sdpa"}
+_STAGE_2: dict[str, Any] = {"engine": "fsdp", "zero_stage": 2, "attention": "sdpa"}
+_STAGE_3: dict[str, Any] = {"engine": "fsdp", "zero_stage": 3, "attention": "sdpa"}
+
+
+def _case(
+    name: str, layout: Mapping[str, Any], precision: str = "fp32", targets: str = "all-linear", fault: str = ""
+) -> MeshCase:
+    chosen = dataclasses.replace(
+        recipe({**MODELS, **FAMILIES}[name], precision), adapter="lora_4", lora_targets=targets, lora_alpha=6.0
+    )
+    return MeshCase(recipe=chosen, layout=Layout(**layout), fault=fault)
+
+
+CASES = (
+    _case("llama", {**_DDP, "dp_replicate": 2}),
+    _case("gpt2", {**_DDP, "dp_replicate": 2, "loss": "chunked", "checkpointing": "full"}),
+    _case("qwen3", {**_STAGE_3, "dp_shard": 2, "loss": "chunked", "checkpointing": "selective"}),
+    _case("bloom", {**_STAGE_2, "dp_shard": 2, "grad_sync": "every"}),
+    _case("phi3", {**_STAGE_3, "dp_shard": 2, "checkpointing": "every_2"}, targets="qkv_proj+mlp.down_proj"),
+    _case("qwen3", {**_STAGE_3, "dp_shard": 2, "compile": "block", "checkpointing": "full"}),
+    _case("llama", {**_DDP, "tp": 2, "loss": "chunked"}),
+    _case("gpt2", {**_STAGE_3, "tp": 2}),
+    _case("qwen3", {**_STAGE_2, "cp": 2}),
+    _case("qwen3_moe", {**_STAGE_3, "dp_shard": 2, "experts": "grouped"}, targets="q_proj+v_proj"),
+)
+IN_HALF = (
+    _case("llama", {**_DDP, "dp_replicate": 2}, "bf16"),
+    _case("llama", {**_STAGE_3, "dp_shard": 2, "loss": "chunked"}, "bf16"),
+)
+ON_FOUR = (
+    *(
+        _case(name, {**_STAGE_3, "dp_shard": 4}, targets="q_proj+o_proj" if model.num_experts else "all-linear")
+        for name, model in FAMILIES.items()
+    ),
+    _case("llama", {**_STAGE_3, "dp_shard": 2, "tp": 2, "checkpointing": "selective"}),
+    _case("starcoder2", {**_DDP, "dp_replicate": 2, "tp": 2}),
+    _case("qwen3", {**_STAGE_3, "dp_replicate": 2, "dp_shard": 2, "grad_sync": "every"}),
+    _case("gpt2", {**_DDP, "dp_replicate": 2, "cp": 2}),
+    _case("glm4", {**_STAGE_2, "cp": 2, "tp": 2, "loss": "chunked"}),
+)
+"""Every family, and degrees beside each other."""
+FAULTS = (
+    _case("llama", {**_DDP, "dp_replicate": 2}, fault="a frozen norm moves"),
+    _case("llama", {**_STAGE_3, "dp_shard": 2}, fault="not divided by the rank"),
+    _case("llama", {**_DDP, "tp": 2}, fault="adapters added after the sum over ranks"),
+)
+
+
+def run(cases: list[MeshCase]) -> list[dict[str, Any]]:
+    """Runs the cases of one rank from adapters of which both layers are drawn; see `mesh_group.run_all`."""
+    results: list[dict[str, Any]] = []
+    for case in cases:
+        with mock.patch.object(weights, "first_deviation", lambda *_: DEVIATION), _planted(case.fault):
+            results += run_all([dataclasses.replace(case, fault="")])
+    return results
+
+
+@contextlib.contextmanager
+def _planted(fault: str) -> Generator[None]:
+    make: Mapping[str, Callable[[], Any]] = {
+        "a frozen norm moves": lambda: mock.patch.object(
+            torch_engine.TorchEngine, "_optimizer_step", _moving_norm(torch_engine.TorchEngine._optimizer_step)
+        ),
+        "not divided by the rank": lambda: mock.patch.object(
+            Recipe, "lora_scale", property(lambda self: self.lora_alpha)
+        ),
+        "adapters added after the sum over ranks": lambda: mock.patch.object(
+            tensor_parallel, "adapted", lambda *of_layer: of_layer[2] + 0 * adapters.adapted(*of_layer)
+        ),
+    }
+    with make[fault]() if fault else contextlib.nullcontext():
+        yield
+
+
+def _moving_norm(step: Any) -> Any:
+    def changed(self: Any) -> Any:
+        norm = next(parameter for name, parameter in self._frozen if "norm" in name)
+        norm.data.mul_(1.001)
+        return step(self)
+
+    return changed
+
+
+def merged(case: MeshCase) -> Trained:
+    """Trains the plain model in one process by the gradients of its merged weights, base and adapters in fp32."""
+    trained_recipe = dataclasses.replace(case.recipe, compute_precision="fp32")
+    model = dense_model(dataclasses.replace(trained_recipe, adapter="none", lora_targets="all-linear", lora_alpha=32.0))
+    base = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    if case.recipe.compute_precision == "bf16":
+        base = {name: weight.bfloat16().float() for name, weight in base.items()}
+    adapter = dict(_drawn(model, trained_recipe))
+    optimizer = make_optimizer(_Holder(adapter), trained_recipe)
+
+    def logits_of(tokens: torch.Tensor) -> torch.Tensor:
+        changed = dict(base)
+        for name, down in adapter.items():
+            if name.endswith("lora_A.weight"):
+                path = name.removesuffix(".lora_A.weight")
+                product = 6.0 / 4 * adapter[f"{path}.lora_B.weight"] @ down
+                transposed = isinstance(model.get_submodule(path), Conv1D)
+                changed[f"{path}.weight"] = base[f"{path}.weight"] + (product.T if transposed else product)
+        return functional_call(model, changed, (tokens,)).logits
+
+    source = data.source(trained_recipe)
+    first = {**base, **{name: weight.detach().clone() for name, weight in adapter.items()}}
+    with torch.no_grad():
+        logits = logits_of(torch.from_numpy(source.sequences(0, range(2)))[:, :-1])
+    gradients: dict[str, torch.Tensor] = {}
+    stepped: dict[str, torch.Tensor] = {}
+    losses, norms = [], []
+    for step in range(STEPS):
+        tokens = torch.from_numpy(source.sequences(step, range(GLOBAL_BATCH)))
+        optimizer.zero_grad()
+        loss = F.cross_entropy(logits_of(tokens[:, :-1]).flatten(0, 1), labels_of(tokens).flatten())
+        loss.backward()
+        norms.append(torch.nn.utils.clip_grad_norm_(adapter.values(), trained_recipe.grad_clip).item())
+        gradients = gradients or {
+            name: weight.grad.clone() for name, weight in adapter.items() if weight.grad is not None
+        }
+        optimizer.step()
+        stepped = stepped or {**base, **{name: weight.detach().clone() for name, weight in adapter.items()}}
+        losses.append(loss.item())
+    return Trained(weights=first, stepped=stepped, logits=logits, gradients=gradients, losses=losses, grad_norms=norms)
+
+
+def _drawn(model: Any, trained_recipe: Recipe) -> Generator[tuple[str, torch.nn.Parameter]]:
+    rank = trained_recipe.adapter_rank
+    for path, (outputs, inputs) in trained_recipe.adapted_layers.items():
+        for place in range(trained_recipe.model.num_layers):
+            blocks = next(name for name, _ in model.named_modules() if name.endswith((".layers", ".h")))
+            for name, shape in (("lora_A", (rank, inputs)), ("lora_B", (outputs, rank))):
+                name = f"{blocks}.{place}.{path}.{name}.weight"
+                value = draw(
+                    name, torch.Size(shape), seed=trained_recipe.seed, std=DEVIATION, device=torch.device("cpu")
+                )
+                yield name, torch.nn.Parameter(value)
+
+
+class _Holder(torch.nn.Module):
+    """Has the adapters as its parameters, for `make_optimizer`."""
+
+    def __init__(self, parameters: Mapping[str, torch.nn.Parameter]) -> None:
+        super().__init__()
+        for name, parameter in parameters.items():
+            self.register_parameter(name.replace(".", "/"), parameter)
+
+
+def differences(trained: Trained, expected: Trained, *, tolerance: float) -> list[str]:
+    """Returns a sentence for each difference of a run from `expected`; weights that do not train must stay alike."""
+    wrong: list[str] = []
+    if trained.gradients.keys() != expected.gradients.keys():
+        wrong.append(f"other parameters train: {sorted(trained.gradients.keys() ^ expected.gradients.keys())[:4]}")
+    for name, gradient in expected.gradients.items():
+        other = trained.gradients.get(name, torch.zeros(()))
+        if other.shape != gradient.shape or not (other - gradient).norm() <= tolerance * gradient.norm():
+            error = (other - gradient).norm() / gradient.norm() if other.shape == gradient.shape else torch.nan
+            wrong.append(f"the gradient of {name} differs by {float(error):.1e}")
+    for name, weight in trained.stepped.items():
+        if name not in expected.gradients and not torch.equal(weight, trained.weights[name]):
+            wrong.append(f"{name} is frozen and moved")
+    for kind in ("losses", "grad_norms"):
+        pairs = zip(getattr(trained, kind), getattr(expected, kind), strict=True)
+        wrong += [f"{kind} {a} and {b}" for a, b in pairs if not abs(a - b) <= 10 * tolerance * abs(b)]
+    error = (trained.logits.float() - expected.logits).abs().max() / expected.logits.abs().max()
+    if not error <= 10 * tolerance:
+        wrong.append(f"logits differ by {float(error):.1e}")
+    return wrong

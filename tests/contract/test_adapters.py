@@ -1,0 +1,58 @@
+"""Adapters have the gradients of merged weights in one process, on every engine and degree that has them."""
+
+import functools
+from typing import Any
+
+import pytest
+
+from tests.contract.adapters import CASES, FAULTS, IN_HALF, ON_FOUR, WORLD_SIZE, differences, merged, run
+from tests.contract.group import run_group
+from tests.contract.mesh_cases import MeshCase
+
+pytestmark = pytest.mark.contract
+
+EVERY = (*CASES, *IN_HALF, *FAULTS)
+
+
+@functools.cache
+def results() -> list[dict[str, Any]]:
+    return run_group(run, list(EVERY), WORLD_SIZE)
+
+
+def _result(case: MeshCase) -> dict[str, Any]:
+    result = results()[EVERY.index(case)]
+    if "error" in result:
+        pytest.fail(result["error"])
+    return result
+
+
+def _named(cases: tuple[MeshCase, ...]) -> Any:
+    return pytest.mark.parametrize("case", cases, ids=[case.name for case in cases])
+
+
+@_named(CASES)
+def test_gradients_are_those_of_merged_weights(case: MeshCase) -> None:
+    result = _result(case)
+    assert differences(result["trained"], merged(case), tolerance=2e-6) == []
+    assert result["mismatches"] == []
+
+
+@_named(IN_HALF)
+def test_gradients_over_a_bf16_model_are_close(case: MeshCase) -> None:
+    result = _result(case)
+    assert differences(result["trained"], merged(case), tolerance=5e-2) == []
+    assert result["mismatches"] == []
+
+
+@_named(FAULTS)
+def test_a_planted_fault_is_seen(case: MeshCase) -> None:
+    assert differences(_result(case)["trained"], merged(case), tolerance=1e-5) != []
+
+
+@pytest.mark.heavy
+def test_every_family_on_four_ranks_has_the_gradients_of_merged_weights() -> None:
+    wrong: dict[str, list[str]] = {}
+    for case, result in zip(ON_FOUR, run_group(run, list(ON_FOUR), 4), strict=True):
+        trained = result.get("trained")
+        wrong[case.name] = [result["error"]] if trained is None else differences(trained, merged(case), tolerance=5e-6)
+    assert {name: sentences for name, sentences in wrong.items() if sentences} == {}

@@ -1,0 +1,63 @@
+"""Adapters beside a frozen model: its states are its weights, and its steps have no gradients of weights."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from platform.cost_model.features import from_points
+from platform.cost_model.hardware import find_cluster
+from platform.cost_model.memory import lower_bound, peak_parts
+from platform.cost_model.predict import Prediction, predict
+from search_spaces import load
+from trainers.spec.batch import BatchPoint
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
+
+LORA = load("qwen3_8b_lora").recipe
+FULL = dataclasses.replace(LORA, adapter="none")
+FAST: dict[str, Any] = {"attention": "sdpa", "compile": "block", "loss": "chunked"}
+DDP = Layout(engine="ddp", **FAST)
+SHARDED = Layout(engine="fsdp", zero_stage=3, dp_shard=8, **FAST)
+BATCH = BatchPoint(micro_batch=1, grad_accum=8)
+
+
+def predicted(recipe: Recipe, layout: Layout) -> Prediction:
+    return predict(from_points([(recipe, layout, BATCH)], find_cluster("8xH200")))
+
+
+@pytest.mark.parametrize(("layout", "ranks"), [(DDP, 1), (SHARDED, 8)])
+def test_states_are_frozen_weights_in_two_bytes_and_adapters_in_twelve(layout: Layout, ranks: int) -> None:
+    parts = peak_parts(from_points([(LORA, layout, BATCH)], find_cluster("8xH200")))
+    weights, adapters = 2 * LORA.model.num_parameters, LORA.trained_parameters
+    assert adapters == 43_646_976
+    assert float(parts.states[0]) == pytest.approx((weights + 12 * adapters) / ranks / 2**30)
+    assert float(parts.gradients[0]) <= 4 * adapters / 2**30
+    floor = lower_bound(LORA, layout, BATCH)
+    assert floor.states_gib == pytest.approx(weights / ranks / 2**30)
+    assert floor.gradients_gib == 0
+
+
+@pytest.mark.parametrize("layout", [SHARDED, dataclasses.replace(SHARDED, zero_stage=2, checkpointing="full")])
+def test_a_step_takes_about_as_much_less_time_as_it_has_fewer_flops(layout: Layout) -> None:
+    times = [float(predicted(recipe, layout).step.total_s[0]) for recipe in (LORA, FULL)]
+    flops = [recipe.flops_per_token(keys_per_query=1024) for recipe in (LORA, FULL)]
+    assert flops[0] / flops[1] == pytest.approx(0.70, abs=0.02)
+    assert 0.9 * flops[0] / flops[1] < times[0] / times[1] < 1
+
+
+def test_one_device_holds_adapters_beside_a_model_whose_states_it_does_not() -> None:
+    assert predicted(FULL, DDP).fit_probability[0] < 0.5 < 0.99 < predicted(LORA, DDP).fit_probability[0]
+
+
+def test_a_larger_rank_takes_more_memory_and_time() -> None:
+    larger = dataclasses.replace(LORA, adapter="lora_256")
+    for layout in (DDP, SHARDED):
+        small, large = (predicted(recipe, layout) for recipe in (LORA, larger))
+        assert small.step.total_s[0] < large.step.total_s[0]
+        assert small.memory.needed_gib[0] < large.memory.needed_gib[0]
+
+
+def test_fewer_layers_take_less_time() -> None:
+    few = dataclasses.replace(LORA, lora_targets="q_proj+v_proj")
+    assert predicted(few, DDP).step.total_s[0] < predicted(LORA, DDP).step.total_s[0]

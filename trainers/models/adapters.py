@@ -1,0 +1,91 @@
+"""Low-rank adapters (`trainers.spec.adapters`) in a transformers model: added, and read back.
+
+An adapter computes in the type of its layer's input. Its parameters keep the states' type and are cast for each
+product, under every engine alike.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from trainers.models.model import Model
+from trainers.spec.adapters import DOWN, UP, is_adapter
+from trainers.spec.recipe import Recipe
+
+
+class AdaptedLinear(nn.Linear):
+    """A linear layer with an adapter."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return adapted(self, input, super().forward(input))
+
+
+class _AdaptedTransposed(Conv1D):
+    """`AdaptedLinear` for transformers' layer whose weight is [in, out]."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return adapted(self, x, super().forward(x))
+
+
+def adapted(layer: Any, input: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+    """Returns a layer's output with what its adapter adds, if it has one."""
+    if not hasattr(layer, DOWN):
+        return output
+    down, up = (getattr(layer, name).weight.to(input.dtype) for name in (DOWN, UP))
+    return output + F.linear(F.linear(input, down) * layer.lora_scale, up)
+
+
+def add_adapters(model: Model, recipe: Recipe) -> Model:
+    """Freezes a model on the meta device and gives the recipe's linear layers adapters, in place; returns it with the
+    names of all its parameters. Nothing changes where the recipe has no adapters.
+    """
+    if not recipe.adapter_rank:
+        return model
+    model.module.requires_grad_(False)
+    for block in model.blocks:
+        for path, (outputs, inputs) in recipe.adapted_layers.items():
+            layer: Any = block.get_submodule(path)
+            layer.__class__ = _AdaptedTransposed if is_transposed(layer) else AdaptedLinear
+            for name, rows, width in ((DOWN, recipe.adapter_rank, inputs), (UP, outputs, recipe.adapter_rank)):
+                setattr(layer, name, nn.Linear(width, rows, bias=False, device="meta"))
+            layer.lora_scale = recipe.lora_scale
+    return dataclasses.replace(model, names={parameter: name for name, parameter in model.module.named_parameters()})
+
+
+def is_transposed(layer: nn.Module) -> bool:
+    """Returns whether the layer's weight is [in, out]."""
+    return isinstance(layer, Conv1D)
+
+
+def adapters_in_effect(models: Sequence[Model], recipe: Recipe) -> dict[str, Any]:
+    """Returns the adapters that the modules have, under the names of `Recipe`; for layers other than the recipe's,
+    their paths. Parameters that train beside adapters are counted with their rank.
+    """
+    paths, ranks, alphas = set[str](), set[int](), set[float]()
+    layers: list[tuple[str, Any]] = [
+        pair for model in models for block in model.blocks for pair in block.named_modules()
+    ]
+    for path, layer in layers:
+        if hasattr(layer, DOWN):
+            rank = layer.get_submodule(DOWN).weight.shape[0]
+            paths.add(path)
+            ranks.add(rank)
+            alphas.add(layer.lora_scale * rank)
+    if not paths:
+        return {"adapter": "none"}
+    others = sum(
+        parameter.requires_grad != is_adapter(name)
+        for model in models
+        for name, parameter in model.module.named_parameters()
+    )
+    word = "+".join(f"lora_{rank}" for rank in sorted(ranks))
+    return {
+        "adapter": f"{word} and {others} parameters that should be otherwise" if others else word,
+        "lora_targets": recipe.lora_targets if paths == {*recipe.adapted_layers} else "+".join(sorted(paths)),
+        "lora_alpha": alphas.pop() if len(alphas) == 1 else None,
+    }

@@ -1,0 +1,35 @@
+"""Refusals of what adapters beside a frozen model cannot do, or were not tried with, in one sentence each."""
+
+from collections.abc import Iterator
+
+from trainers.spec.layout import Layout
+from trainers.spec.layout_axes import CUTTING
+from trainers.spec.recipe import Recipe
+
+_PRECISIONS = ("fp32", "tf32", "bf16")
+
+
+def adapter_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
+    """Yields why the adapters of `recipe` cannot train on `layout`, whatever the engine."""
+    if not recipe.adapter_rank:
+        return
+    stated = f"got adapter {recipe.adapter}"
+    if recipe.compute_precision not in _PRECISIONS:
+        yield (
+            f"adapters were tried with products in {', '.join(_PRECISIONS)}, {stated} and {recipe.compute_precision}:"
+            " choose compute_precision bf16"
+        )
+    if recipe.state_precision != "fp32":
+        yield f"adapters and their states are fp32, {stated} and {recipe.state_precision} states: choose fp32"
+    if recipe.compression != "none":
+        yield (
+            f"gradients of adapters are small as they are, {stated} and compression {recipe.compression}: choose"
+            " compression none"
+        )
+    if layout.offload != "none":
+        yield (
+            f"adapters were not tried with weights in host memory, {stated} and offload {layout.offload}: choose"
+            " offload none"
+        )
+    for degree, value in layout.above_one((*CUTTING["depth"], *CUTTING["experts"])).items():
+        yield f"adapters were not tried with {degree} above 1, {stated} and {degree} {value}: choose {degree} 1"

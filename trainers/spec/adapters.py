@@ -1,0 +1,56 @@
+"""Low-rank adapters beside frozen linear layers (LoRA, arXiv 2106.09685): their layers and names; without torch.
+
+The parameters of an adapter are called as peft calls them: those of the layer `q_proj` are `q_proj.lora_A.weight`
+[rank, inputs] and `q_proj.lora_B.weight` [outputs, rank].
+"""
+
+from collections.abc import Mapping
+
+from trainers.spec.architectures import architecture_of
+from trainers.spec.model_sizes import ModelSizes
+
+DOWN, UP = "lora_A", "lora_B"
+"""Names of an adapter's two layers, the first from a layer's inputs to the rank, the second to its outputs."""
+_SEPARATOR = "+"
+ALL_LINEAR = "all-linear"
+"""The value of `Recipe.lora_targets` for all linear layers of the blocks."""
+
+
+def is_adapter(name: str) -> bool:
+    """Returns whether the parameter of that name is an adapter's."""
+    return name.endswith((f".{DOWN}.weight", f".{UP}.weight"))
+
+
+def first_deviation(name: str, inputs: int) -> float:
+    """Returns the deviation of an adapter's first values: 0 for its second layer, so that it adds nothing at first, and
+    for its first that of peft's, which are uniform between -1 and 1 over the root of `inputs`.
+    """
+    return 0.0 if name.endswith(f".{UP}.weight") else (3 * inputs) ** -0.5
+
+
+def layers(model: ModelSizes, targets: str) -> Mapping[str, tuple[int, int]]:
+    """Returns (outputs, inputs) of the linear layers of a block that `targets` names, by their paths in it: all of
+    them, or those whose path is a name or ends with it.
+
+    Raises:
+        ValueError: a name matches no layer, or all are asked for where a block has experts, which are none.
+    """
+    everything = architecture_of(model.architecture).linear_layers(model)
+    names = ", ".join(dict.fromkeys(path.rpartition(".")[2] for path in everything))
+    if targets == ALL_LINEAR:
+        if model.num_experts:
+            raise ValueError(
+                f"experts of {model.name} are stacks of matrices, which have no adapters: set lora_targets to some of"
+                f" its linear layers, {names}"
+            )
+        return everything
+    chosen: set[str] = set()
+    for name in targets.split(_SEPARATOR):
+        matched = {path for path in everything if name and f".{path}".endswith(f".{name}")}
+        if not matched:
+            raise ValueError(
+                f"lora_targets names no linear layer of {model.name}, got {name!r}: choose of {names}, joined by"
+                f" {_SEPARATOR}, or {ALL_LINEAR}"
+            )
+        chosen |= matched
+    return {path: sizes for path, sizes in everything.items() if path in chosen}
