@@ -20,6 +20,7 @@ DataOrder = Literal["file", "shuffled"]
 AttentionMask = Literal["causal", "document", "prefix"]
 Decay = Literal["all", "matrices"]
 Routing = Literal["learned", "balanced"]
+TrainedTokens = Literal["all", "marked"]
 
 # A workload's recipe has none. What asks for a model (engines, kernels, the cost model) is given recipes that have one,
 # so that checkers see one there.
@@ -130,6 +131,12 @@ class Recipe:
         about="Experts of a token: those that its router chooses, or for measuring alone drawn ones, as many tokens for"
         " each expert (forced balance); gates and trainings have learned routing.",
     )
+    trained_tokens: TrainedTokens = axis(
+        "all",
+        later=True,
+        label="loss of {} tokens",
+        about="Tokens that have a loss: all, or those that the data mark, as an assistant's in chats.",
+    )
 
     def __post_init__(self) -> None:
         for field, names in choices_of(Recipe).items():
@@ -203,6 +210,11 @@ class Recipe:
         return _UNKNOWN if self.workload else frozenset()
 
     @property
+    def has_flags(self) -> bool:
+        """Whether tokens have flags, and not every one a loss (`trainers.data.flags`)."""
+        return self.attention_mask != "causal" or self.trained_tokens != "all"
+
+    @property
     def length_remark(self) -> str:
         """The sentence on a length beyond the one that the model's positions are made for; empty within it."""
         length = self.model.made_for if self.has_model else 0
@@ -219,12 +231,13 @@ class Recipe:
 
     @property
     def regularization(self) -> str:
-        """The sentence on dropout and weight decay; empty where a workload decides."""
+        """The sentences on dropout, weight decay and the tokens without a loss; empty where a workload decides."""
         if self.workload:
             return ""
         decayed = {"all": "every parameter, norms and biases too", "matrices": "matrices alone, embeddings among them"}
         decay = f"a weight decay of {self.weight_decay:g} takes {decayed[self.decay]}"
-        return f"There is no dropout, and {decay if self.weight_decay else 'nothing decays'}."
+        loss = " Marked tokens alone have a loss; tokens/s count all." if self.trained_tokens == "marked" else ""
+        return f"There is no dropout, and {decay if self.weight_decay else 'nothing decays'}.{loss}"
 
     @property
     def as_trained(self) -> "Recipe":

@@ -194,6 +194,8 @@ def mismatches(in_effect: Mapping[str, Any], recipe: Recipe, layout: LayoutAxes,
         expected["compression"] = recipe.compression
     if recipe.attention_mask != "causal" or "attention_mask" in in_effect:
         expected["attention_mask"] = recipe.attention_mask
+    if recipe.trained_tokens != "all" or "trained_tokens" in in_effect:
+        expected["trained_tokens"] = recipe.trained_tokens
     if recipe.routing != "learned" or "routing" in in_effect:
         expected["routing"] = recipe.routing
     if recipe.decay != "all" or "decay" in in_effect:
