@@ -141,7 +141,7 @@ def _export_model(options: ExportOptions, out: Path) -> Exported:
 
     try:
         model_export.export(newest, plan.recipe, out, dtype=options.dtype)
-        has_tokenizer = model_export.write_tokenizer(plan.recipe, out)
+        has_tokenizer = model_export.write_tokenizer(plan.recipe, out, initial_weights=plan.initial_weights)
     except ValueError as error:
         raise InputError(str(error)) from error
     if not has_tokenizer:
