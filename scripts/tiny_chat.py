@@ -70,9 +70,9 @@ def answer(folder: Path, question: str) -> str:
     tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder)
     model: Any = transformers.AutoModelForCausalLM.from_pretrained(folder)
     chat = [{"role": "user", "content": question}]
-    asked = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True)
-    tokens = model.generate(**asked, max_new_tokens=32, do_sample=False, eos_token_id=tokenizer.eos_token_id)
-    return tokenizer.decode(tokens[0, asked["input_ids"].shape[1] :], skip_special_tokens=True)
+    inputs = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+    tokens = model.generate(**inputs, max_new_tokens=32, do_sample=False, eos_token_id=tokenizer.eos_token_id)
+    return tokenizer.decode(tokens[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
 
 
 def main() -> None:

@@ -51,10 +51,10 @@ def _tokens(rank: int, micro_step: int) -> torch.Tensor:
 
 
 def _run(cases: list[tuple[Recipe, Layout, str]]) -> list[dict[str, Any]]:
-    return [_one(*case) for case in cases]
+    return [_results_of(*case) for case in cases]
 
 
-def _one(chosen: Recipe, layout: Layout, fault: str) -> dict[str, Any]:
+def _results_of(chosen: Recipe, layout: Layout, fault: str) -> dict[str, Any]:
     with planted(fault):
         engine: Any = create_engine(chosen, layout, torch.device("cpu"))
         gradients = note_gradients(engine) if layout.engine != "deepspeed" else {}

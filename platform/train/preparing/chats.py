@@ -38,12 +38,12 @@ class ChatError(ValueError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ChatSettings:
-    """How chats become documents."""
+    """Settings by which chats become documents."""
 
     pack: int = 0
     """Length of the sequences into which chats are packed; 0 where they just follow each other."""
     over_long: OverLong = "drop"
-    """What becomes of a chat that is longer."""
+    """Treatment of a chat that is longer."""
 
 
 def messages_of(line: Mapping[str, Any]) -> list[Message]:
@@ -64,8 +64,8 @@ def messages_of(line: Mapping[str, Any]) -> list[Message]:
             if not isinstance(line.get(key), str):
                 shown = json.dumps(line.get(key))[:60]
                 raise ChatError(f'"{key}" in LINE must be text, got {shown}', f'no text at "{key}"')
-        asked = "\n\n".join(filter(None, (line[question], line.get("input") if answer == "output" else None)))
-        return [{"role": "user", "content": asked}, {"role": "assistant", "content": line[answer]}]
+        full_question = "\n\n".join(filter(None, (line[question], line.get("input") if answer == "output" else None)))
+        return [{"role": "user", "content": full_question}, {"role": "assistant", "content": line[answer]}]
     messages = line["messages"]
     if not isinstance(messages, list):
         raise ChatError('"messages" in LINE must be a list of turns', 'no list at "messages"')
@@ -136,7 +136,7 @@ class ChatEncoder:
         if _GENERATION.search(self._template):
             from transformers.utils.chat_template_utils import render_jinja_template
 
-            (text,), (spans,) = self._asked(
+            (text,), (spans,) = self._render(
                 lambda: render_jinja_template(
                     [list(messages)],
                     chat_template=self._template,
@@ -176,13 +176,13 @@ class ChatEncoder:
             yield len(before), len(stripped) if stripped.endswith(tuple(self._special)) else end
 
     def _rendered(self, messages: Sequence[Message], **options: Any) -> str:
-        return self._asked(
+        return self._render(
             lambda: self._renderer.apply_chat_template(
                 list(messages), chat_template=self._template, tokenize=False, **options
             )
         )
 
-    def _asked(self, render: Any) -> Any:
+    def _render(self, render: Any) -> Any:
         try:
             return render()
         except Exception as error:  # a template may raise anything

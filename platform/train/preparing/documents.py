@@ -34,7 +34,7 @@ NO_TOKENS = Tokens(ids=np.zeros(0, np.uint8), document_starts=np.zeros(0, np.int
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Chats:
-    """How lines that hold chats are read, in one process."""
+    """Reads lines that hold chats, in one process."""
 
     encoder: ChatEncoder
     settings: ChatSettings

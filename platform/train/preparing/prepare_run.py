@@ -61,7 +61,7 @@ class PrepareRequest:
     skip_bad: int = 0
     """Number of documents that cannot be read which are passed over."""
     chat: ChatSettings | None = None
-    """How chats become documents; None where lines hold text."""
+    """Settings by which chats become documents; None where lines hold text."""
     chat_template: Path | None = None
     """File of the template of chats; None for the tokenizer's own."""
 

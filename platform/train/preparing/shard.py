@@ -48,7 +48,7 @@ class ShardSettings:
     skip_bad: int
     """Number of documents that may be passed over, of all shards."""
     chat: ChatSettings | None = None
-    """How chats become documents; None where lines hold text."""
+    """Settings by which chats become documents; None where lines hold text."""
     last: str = ""
     """Name of the last shard."""
 

@@ -12,7 +12,7 @@ from platform.common.errors import InputError
 from trainers.records.plain_files import read_json
 
 PASSED_OVER, LEFT_OUT, CUT = "Passed over", "Left out", "Cut"
-"""What became of documents: they cannot be read, or an option leaves them out or cuts them."""
+"""Fates of documents: they cannot be read, or an option leaves them out or cuts them."""
 
 
 class BadDocument(InputError):

@@ -106,8 +106,8 @@ def test_a_missing_template_is_told_and_can_be_given(tmp_path: Path, capsys: pyt
     assert prepare.main(argv) == 2
     assert "--chat wants --tokenizer FOLDER" in capsys.readouterr().err
     (tmp_path / "chat.jinja").write_text(CHATML)
-    given = with_template(load(str(folder), with_end=True), tmp_path / "chat.jinja")
-    given.save(tmp_path / "saved")
+    tokenizer = with_template(load(str(folder), with_end=True), tmp_path / "chat.jinja")
+    tokenizer.save(tmp_path / "saved")
     assert transformers.AutoTokenizer.from_pretrained(tmp_path / "saved").chat_template == CHATML
 
 
@@ -171,17 +171,17 @@ def test_packing_keeps_every_document_whole_and_fills_sequences(tokenizer: Token
     packer, packed = Packer(64, pad_id=2), list[Tokens]()
     for number, length in enumerate(lengths):
         ids = np.full(length, number + 3)
-        one = Tokens(ids=ids, document_starts=np.zeros(1, np.int64), marks=np.ones(length, np.bool_))
-        packed += packer.add(one)
+        document = Tokens(ids=ids, document_starts=np.zeros(1, np.int64), marks=np.ones(length, np.bool_))
+        packed += packer.add(document)
     packed += packer.close(is_last=True)
-    ids, marks = (np.concatenate([getattr(one, name) for one in packed]) for name in ("ids", "marks"))
+    ids, marks = (np.concatenate([getattr(document, name) for document in packed]) for name in ("ids", "marks"))
     assert len(packed) == len(lengths) and len(ids) % 64 == 1
     assert np.array_equal(marks, ids > 2), "padding has no mark"
     assert packer.padding == (ids == 2).sum() < 0.03 * len(ids)
     assert np.bincount(ids)[3:].tolist() == lengths.tolist()
     for sequence in ids[:-1].reshape(-1, 64):
-        whole = [number for number in np.unique(sequence) if number > 2]
-        assert all((sequence == number).sum() == lengths[number - 3] for number in whole)
+        numbers = [number for number in np.unique(sequence) if number > 2]
+        assert all((sequence == number).sum() == lengths[number - 3] for number in numbers)
 
 
 @pytest.fixture(scope="module")
@@ -221,10 +221,18 @@ def test_the_marks_of_packed_chats_are_read_with_their_tokens(folder: Path, toke
     assert index.trained == (tokens[:, :-1] < UNTRAINED).sum()
 
 
+def test_data_with_marks_set_the_loss_of_their_recipe(folder: Path) -> None:
+    stream = dataclasses.replace(_recipe(folder), data="stream")
+    assert data.with_data(stream, str(folder)).trained_tokens == "marked"
+    assert data.with_data(stream, "included").trained_tokens == "all"
+
+
 def test_marks_and_lengths_that_do_not_fit_are_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="packed for sequences of 72 tokens, got seq_len 16: give --set seq_len=72"):
         data.source(dataclasses.replace(_recipe(folder), seq_len=16))
     with pytest.raises(ValueError, match="marks no tokens to train on"):
         data.source(_recipe(Path("included"), trained_tokens="marked"))
+    with pytest.raises(InputError, match="marks tokens to train on, which would be lost"):
+        inputs.find([next(folder.glob("*.parquet"))], tmp_path / "out", "text")
     with pytest.raises(InputError, match="was packed for sequences of one length"):
         parts_of([Path(f"{folder}:0.5"), Path(f"{folder}:0.5")])
