@@ -28,6 +28,7 @@ _REGISTRY = {
     "gpt2_128": "search_spaces.gpt2:gpt2_128",
     "tr3m_1b3": "search_spaces.tr3m:tr3m_1b3",
     "llama3_8b": "search_spaces.llama3:llama3_8b",
+    "llama3_8b_sft": "search_spaces.llama3:llama3_8b_sft",
     "llama3_8b_32k": "search_spaces.llama3:llama3_8b_32k",
     "qwen3_8b": "search_spaces.qwen3:qwen3_8b",
     "qwen3_8b_lora": "search_spaces.qwen3:qwen3_8b_lora",

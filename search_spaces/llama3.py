@@ -81,6 +81,27 @@ def llama3_8b() -> Space:
     return dataclasses.replace(space, miniature=stand_in(space, num_workers=4))
 
 
+def llama3_8b_sft() -> Space:
+    """Returns Llama 3 8B fine-tuned on chats at sequence 4096: marked tokens have a loss, and documents see themselves
+    alone. Without `--data` the stream draws both.
+    """
+    base = llama3_8b()
+    recipe = dataclasses.replace(
+        base.recipe,
+        seq_len=4096,
+        attention_mask="document",
+        trained_tokens="marked",
+        learning_rate=2e-5,
+        weight_decay=0.0,
+    )
+    axes = {**base.axes, "attention": ("flex", "sdpa")}
+    summary = (
+        "Llama 3 8B fine-tuned on chats, sequence 4096, global batch 128: FSDP2 and ZeRO, tensor and context parallel"
+    )
+    space = dataclasses.replace(base, name="llama3_8b_sft", summary=summary, recipe=recipe, axes=axes)
+    return dataclasses.replace(space, miniature=stand_in(space, num_workers=4))
+
+
 def llama3_8b_32k() -> Space:
     """Returns Llama 3.1 8B, which is made for that length, at sequence 32,768: one sequence's activations fill a
     device, so cp comes first.

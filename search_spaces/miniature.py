@@ -9,7 +9,7 @@ from trainers.spec.expert_rules import has_grouped_sizes
 from trainers.spec.layout_axes import CUTTING
 from trainers.spec.model import ModelSpec
 from trainers.spec.model_sizes import MULTIPLIERS, SWITCHES
-from trainers.spec.recipe import INCLUDED, Recipe
+from trainers.spec.recipe import INCLUDED, STREAM, Recipe
 from trainers.text import VOCAB_SIZE
 
 _WINDOW = 64
@@ -149,8 +149,11 @@ def stand_in(space: Space, num_workers: int = 2) -> Space:
             compute_precision="fp32",
             # A small model on small batches learns visibly within the few steps of a measurement.
             learning_rate=1e-3,
-            data=INCLUDED,
+            # No token of the text is marked; the stream marks a share of its own.
+            data=INCLUDED if space.recipe.trained_tokens == "all" else STREAM,
             routing=space.recipe.routing,
+            attention_mask=space.recipe.attention_mask,
+            trained_tokens=space.recipe.trained_tokens,
             **adapters,
         ),
         axes={

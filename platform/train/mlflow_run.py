@@ -172,6 +172,8 @@ def series_of(record: Steps) -> list[tuple[int, dict[str, float]]]:
         }
         if not behind:
             values |= {"tokens_per_s": record.tokens_per_s, "peak_gib": record.peak_gib}
+            if record.trained_tokens_per_s is not None:
+                values["trained_tokens_per_s"] = record.trained_tokens_per_s
         series.append((record.first_step + i, values))
     return series
 

@@ -87,6 +87,12 @@ class TrainingProgress:
         seconds = sum(steps.steps_s for steps in self._recent)
         return sum(len(steps.losses) * steps.tokens_per_step for steps in self._recent) / seconds if seconds else 0.0
 
+    def _trained(self) -> str:
+        """Returns the words for those of the tokens that have a loss; empty where all have."""
+        trained = [steps.trained_tokens for steps in self._recent if steps.trained_tokens is not None]
+        seconds = sum(steps.steps_s for steps in self._recent)
+        return f" ({figure(sum(trained) / seconds)} trained on)" if trained and seconds else ""
+
     def line(self) -> str:
         """Returns the line: tokens, step, losses, rate and time left."""
         last = self._last
@@ -102,7 +108,7 @@ class TrainingProgress:
             if fullest := self._validated.fullest:
                 parts.append(f"fullest expert {max(fullest):.1f} x the mean, {sum(self._validated.empty)} empty")
         if self._recent:  # none yet after a restart
-            parts.append(f"{figure(self.tokens_per_s)} tokens/s")
+            parts.append(f"{figure(self.tokens_per_s)} tokens/s{self._trained()}")
         if remaining_tokens and self.tokens_per_s:
             parts.append(f"{duration(remaining_tokens / self.tokens_per_s)} left")
         return ", ".join([*parts, *filter(None, [self.writing])])

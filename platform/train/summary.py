@@ -16,6 +16,8 @@ class TrainingForm(TypedDict):
     """Whether all tokens are trained on."""
     tokens: int
     """Tokens trained on, in all steps that are recorded."""
+    trained_tokens: int | None
+    """Tokens of them that have a loss, where the data mark them; null where all have."""
     tokens_saved: int
     """Tokens trained on at the newest checkpoint."""
     steps: int
@@ -45,6 +47,9 @@ def summary(folder: TrainingFolder, plan: TrainingPlan) -> TrainingForm:
         "folder": str(folder.path),
         "complete": plan.phase_at(saved_tokens) is None,
         "tokens": steps[-1].tokens if steps else 0,
+        "trained_tokens": sum(step.trained_tokens or 0 for step in steps)
+        if plan.recipe.trained_tokens != "all"
+        else None,
         "tokens_saved": saved_tokens,
         "steps": steps[-1].last_step if steps else 0,
         "train_loss": steps[-1].losses[-1] if steps else None,
@@ -64,8 +69,9 @@ def closing_sentence(folder: TrainingFolder, result: TrainingForm) -> str:
     if result["val_loss"] is not None:
         losses += f", held out {figure(result['val_loss'])}"
     if result["complete"]:
+        marked = "" if result["trained_tokens"] is None else f", {result['trained_tokens']:,} of them with a loss,"
         return (
-            f"Trained on {result['tokens']:,} tokens in {duration(result['train_s'])} of training: {losses}."
+            f"Trained on {result['tokens']:,} tokens{marked} in {duration(result['train_s'])} of training: {losses}."
             f" The last checkpoint is {result['checkpoint']}."
         )
     return (

@@ -95,7 +95,9 @@ def _planned(
 def _recipe(options: TrainOptions, base: Recipe) -> Recipe:
     changes: dict[str, object] = {}
     if options.data is not None:
-        changes["data"] = options.data if options.data == STREAM else _data_path(options.data)
+        path = options.data if options.data == STREAM else _data_path(options.data)
+        if path != base.data:  # the same data were searched with the loss that the user wanted
+            base = data.with_data(base, path)
     for name in ("data_order", "learning_rate", "seed"):
         if (value := getattr(options, name)) is not None:
             changes[name] = value

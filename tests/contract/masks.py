@@ -35,12 +35,12 @@ def labels_of(tokens: torch.Tensor) -> torch.Tensor:
 def dense_logits(model: torch.nn.Module, tokens: torch.Tensor, trained_recipe: Recipe) -> torch.Tensor:
     """Returns the logits of [batch, seq_len] flagged tokens under the recipe's attention mask."""
     if trained_recipe.attention_mask == "causal":
-        return model(tokens).logits
+        return model(tokens % _FLAG).logits
     return torch.cat([_dense_sequence(model, row, trained_recipe) for row in tokens])
 
 
 def _dense_sequence(model: Any, row: torch.Tensor, trained_recipe: Recipe) -> torch.Tensor:
-    places = (row >= _FLAG).nonzero().flatten().tolist()
+    places = (row & _FLAG).nonzero().flatten().tolist()
     ids = (row % _FLAG)[None]
     if trained_recipe.attention_mask == "document":
         borders = [0, *places, len(row)]
@@ -55,9 +55,11 @@ def _dense_sequence(model: Any, row: torch.Tensor, trained_recipe: Recipe) -> to
     return model(ids, attention_mask=added).logits
 
 
-def _case(name: str, mask: str, fault: str = "", precision: str = "fp32", **layout: Any) -> MeshCase:
+def _case(
+    name: str, mask: str, fault: str = "", precision: str = "fp32", trained: str = "all", **layout: Any
+) -> MeshCase:
     model = {**MODELS, **FAMILIES}[name]
-    masked = dataclasses.replace(recipe(model, precision), attention_mask=mask)  # type: ignore[arg-type]
+    masked = dataclasses.replace(recipe(model, precision), attention_mask=mask, trained_tokens=trained)  # type: ignore[arg-type]
     return MeshCase(recipe=masked, layout=Layout(**layout), fault=fault)
 
 
@@ -82,6 +84,9 @@ def quick() -> list[MeshCase]:
         _case("bloom", "prefix", **_STAGE_2, tp=2, cp=2, attention="flex", checkpointing="selective"),
         _case("gpt2", "prefix", **_STAGE_3, cp=2, tp=2, attention="sdpa"),
         _case("llama", "prefix", precision="bf16", **_STAGE_3, dp_shard=4, attention="eager", checkpointing="every_2"),
+        _case("llama", "causal", trained="marked", **_STAGE_3, dp_shard=4, attention="sdpa", loss="chunked"),
+        _case("neox", "causal", trained="marked", **_DDP, pp=2, tp=2, attention="sdpa"),
+        _case("gpt2", "document", trained="marked", **_STAGE_2, cp=2, dp_shard=2, attention="sdpa"),
         *(_case(model, mask, fault, **_DDP, dp_replicate=4, attention="sdpa") for fault, (model, mask) in _OF.items()),
     ]
 

@@ -74,7 +74,8 @@ class MeshCase:
         """The case's name in pytest's output."""
         precision = "bf16 states" if self.recipe.state_precision == "bf16" else self.recipe.compute_precision
         mask = "" if self.recipe.attention_mask == "causal" else f"{self.recipe.attention_mask} mask"
-        parts = [self.recipe.model.name, precision, mask, self.layout.degrees, self.layout.label, self.fault]
+        trained = "" if self.recipe.trained_tokens == "all" else f"{self.recipe.trained_tokens} tokens"
+        parts = [self.recipe.model.name, precision, mask, trained, self.layout.degrees, self.layout.label, self.fault]
         return ", ".join(filter(None, parts))
 
 

@@ -341,6 +341,7 @@ def test_nothing_that_the_contract_runs_is_refused(monkeypatch: pytest.MonkeyPat
         ({}, {**GRAPHS, "dp_replicate": 1, "cp": 2}, GPUS, "were not tried with cp 2: choose cuda_graphs off"),
         ({}, {**GRAPHS, "attention": "eager"}, GPUS, "eager attention copies its mask from the host"),
         ({"compression": "bf16"}, GRAPHS, GPUS, "were not tried with bf16 compression: choose cuda_graphs off"),
+        ({"trained_tokens": "marked"}, GRAPHS, GPUS, "were not tried with a loss of marked tokens: choose cuda_graphs"),
         (
             {"compute_precision": "fp16", "attention_mask": "document"},
             {**GRAPHS, "attention": "flex"},

@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from trainers.data.files import TokenFiles
 from trainers.data.flags import Flagged
 from trainers.data.numbers import Numbers
 from trainers.data.order import Position
@@ -34,6 +35,7 @@ __all__ = [
     "plain_source",
     "sample_indices",
     "source",
+    "with_data",
 ]
 
 
@@ -58,8 +60,8 @@ class Source(Protocol):
 
 
 def source(recipe: Recipe, *, held_out: int = 0) -> Source:
-    """Returns the data that `recipe` names, without the last `held_out` sequences of files, with flags where its
-    attention mask needs them. Only the Parquet files' footers are read here. A workload has data of its own.
+    """Returns the data that `recipe` names, without the last `held_out` sequences of files, with flags where attention
+    mask or loss need them. Only the Parquet files' footers are read here. A workload has data of its own.
 
     Raises:
         ValueError: the path holds no usable token ids (see `ParquetTokens`).
@@ -67,7 +69,7 @@ def source(recipe: Recipe, *, held_out: int = 0) -> Source:
     if not recipe.has_model:
         return Numbers()
     unflagged = plain_source(recipe, held_out=held_out)
-    return unflagged if recipe.attention_mask == "causal" else Flagged(unflagged, recipe)
+    return Flagged(unflagged, recipe) if recipe.has_flags else unflagged
 
 
 def plain_source(recipe: Recipe, *, held_out: int = 0) -> Stream | ParquetTokens:
@@ -81,7 +83,21 @@ def plain_source(recipe: Recipe, *, held_out: int = 0) -> Stream | ParquetTokens
         global_batch=recipe.global_batch,
         shuffle_seed=recipe.seed if recipe.data_order == "shuffled" else None,
         held_out=held_out,
+        with_marks=recipe.trained_tokens == "marked",
     )
+
+
+def with_data(recipe: Recipe, path: str) -> Recipe:
+    """Returns the recipe with other data; where these mark tokens to train on, with a loss of these alone.
+
+    Raises:
+        ValueError: the path holds no usable token ids.
+    """
+    recipe = dataclasses.replace(recipe, data=path)
+    if path in (STREAM, INCLUDED) or not recipe.has_model or recipe.trained_tokens != "all":
+        return recipe
+    has_marks = TokenFiles(Path(path)).num_trained is not None
+    return dataclasses.replace(recipe, trained_tokens="marked") if has_marks else recipe
 
 
 def held_out(recipe: Recipe, sequences: int) -> tuple[Source, int]:

@@ -20,6 +20,7 @@ class _File:
     num_tokens: int
     lowest_id: int
     highest_id: int
+    trained: int | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,12 +41,22 @@ class TokenFiles:
     other files all footers are read at first. For one thread at a time.
 
     Raises:
-        ValueError: nothing to read, an unfinished folder, no column of token ids, or what is no Parquet.
+        ValueError: nothing to read, an unfinished folder, no column of token ids, no marks where they are asked for, or
+            what is no Parquet.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, with_marks: bool = False) -> None:
         self._footers: dict[Path, Footer] = {}
+        self._with_marks = with_marks
+        self.sequence_tokens = 0
+        """Length of the sequences for which documents were packed; 0 where they just follow."""
         self._files = [file for file in self._listed(path) if file.num_tokens]
+        unmarked = next((file for file in self._files if file.trained is None), None)
+        if with_marks and unmarked is not None:
+            raise ValueError(
+                f"{unmarked.path} marks no tokens to train on, which trained_tokens marked asks for: set it to all, or"
+                " give what python -m platform.prepare --chat made"
+            )
         self._ends = list(itertools.accumulate(file.num_tokens for file in self._files))
         self._block = _Block(first=0, tokens=Tokens(ids=np.zeros(0, np.int32), document_starts=np.zeros(0, np.int64)))
         self._following: Iterator[_Block] = iter(())
@@ -69,6 +80,12 @@ class TokenFiles:
             return 0, 0
         return min(file.lowest_id for file in self._files), max(file.highest_id for file in self._files)
 
+    @property
+    def num_trained(self) -> int | None:
+        """Tokens that are marked; None where some file has no marks."""
+        marked = [file.trained for file in self._files if file.trained is not None]
+        return sum(marked) if len(marked) == len(self._files) and marked else None
+
     def read(self, first: int, last: int) -> Tokens:
         """Returns tokens `first` to `last - 1`, at least one. Reading forward decodes nothing twice.
 
@@ -77,16 +94,23 @@ class TokenFiles:
         """
         ids: list[npt.NDArray[Any]] = []
         starts: list[npt.NDArray[np.int64]] = []
+        marks: list[npt.NDArray[np.bool_]] = []
         token = first
         while token < last:
             block = self._block_with(token)
             begin, end = token - block.first, min(last, block.end) - block.first
             ids.append(block.tokens.ids[begin:end])
+            if block.tokens.marks is not None:
+                marks.append(block.tokens.marks[begin:end])
             documents = block.tokens.document_starts
             low, high = np.searchsorted(documents, (begin, end))
             starts.append(documents[low:high] + (block.first - first))
             token = block.first + end
-        return Tokens(ids=np.concatenate(ids), document_starts=np.concatenate(starts))
+        return Tokens(
+            ids=np.concatenate(ids),
+            document_starts=np.concatenate(starts),
+            marks=np.concatenate(marks) if marks else None,
+        )
 
     def _block_with(self, token: int) -> _Block:
         if self._block.first <= token < self._block.end:
@@ -106,7 +130,7 @@ class TokenFiles:
 
     def _blocks(self, file: _File, group: int, first: int) -> Generator[_Block]:
         file_first = first if group == 0 else -1
-        for tokens in blocks(file.path, self._footer(file), group):
+        for tokens in blocks(file.path, self._footer(file), group, with_marks=self._with_marks):
             if first == file_first and len(tokens.ids) and tokens.document_starts[:1].tolist() != [0]:
                 # A column of plain integers has no documents: a file is one.
                 starts = np.concatenate((np.zeros(1, np.int64), tokens.document_starts))
@@ -130,12 +154,14 @@ class TokenFiles:
             raise ValueError(f"there is no {path}: data are a Parquet file or a folder of them")
         index = read_index(path) if path.is_dir() else None
         if index is not None:
+            self.sequence_tokens = index.sequence_tokens
             return [
                 _File(
                     path=path / file.name,
                     num_tokens=file.tokens,
                     lowest_id=file.lowest_id,
                     highest_id=file.highest_id,
+                    trained=file.trained,
                 )
                 for file in index.files
             ]
@@ -145,7 +171,11 @@ class TokenFiles:
         self._footers = {file_path: read_footer(file_path) for file_path in paths}
         return [
             _File(
-                path=file_path, num_tokens=footer.num_tokens, lowest_id=footer.lowest_id, highest_id=footer.highest_id
+                path=file_path,
+                num_tokens=footer.num_tokens,
+                lowest_id=footer.lowest_id,
+                highest_id=footer.highest_id,
+                trained=footer.trained,
             )
             for file_path, footer in self._footers.items()
         ]

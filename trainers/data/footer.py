@@ -14,6 +14,11 @@ import pyarrow.parquet as pq
 COLUMNS = ("tokens", "input_ids")
 """Names of the column of token ids in a Parquet file, in the order in which they are tried."""
 
+MARKS = "trained"
+"""Name of the column that marks tokens with 1 or 0, beside that of token ids, and of its sum in a file's metadata."""
+PADDING = "padding"
+"""Name of the number of tokens of padding in a file's metadata."""
+
 _BLOCK_TOKENS = 2**20
 _KEPT_TYPES = (pa.uint8(), pa.uint16(), pa.int32())
 
@@ -26,6 +31,8 @@ class Tokens:
     """uint8, uint16 or int32."""
     document_starts: npt.NDArray[np.int64]
     """Positions in `ids` where a document begins, ascending."""
+    marks: npt.NDArray[np.bool_] | None = None
+    """Whether each token is one to train on; None where none was asked for or is known."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,6 +45,10 @@ class Footer:
     """Tokens in each row group."""
     lowest_id: int
     highest_id: int
+    trained: int | None = None
+    """Tokens that are marked; None where the file has no marks."""
+    padding: int = 0
+    """Tokens that fill up sequences."""
 
     @property
     def num_tokens(self) -> int:
@@ -78,6 +89,8 @@ def read_footer(path: Path) -> Footer:
             kind = kind.value_type
         if not pa.types.is_integer(kind):
             raise ValueError(f"column {column} of {path} must hold integers or lists of integers, got {kind}")
+        written = metadata.metadata or {}
+        trained = written.get(MARKS.encode()) if MARKS in schema.names else None
         leaves = [metadata.schema.column(number).path for number in range(metadata.num_columns)]
         leaf = next(number for number, name in enumerate(leaves) if name.split(".")[0] == column)
         # Writers differ in whether they count an empty list as a null, so that other footers do not tell the tokens.
@@ -109,10 +122,12 @@ def read_footer(path: Path) -> Footer:
         group_tokens=tuple(tokens),
         lowest_id=min((low for low, _ in bounds), default=0),
         highest_id=max((high for _, high in bounds), default=0),
+        trained=None if trained is None else int(trained),
+        padding=int(written.get(PADDING.encode(), 0)),
     )
 
 
-def blocks(path: Path, footer: Footer, first_group: int) -> Generator[Tokens]:
+def blocks(path: Path, footer: Footer, first_group: int, *, with_marks: bool = False) -> Generator[Tokens]:
     """Yields the tokens of the file at `path` from row group `first_group` to its end, about a million at a time.
 
     Raises:
@@ -121,7 +136,7 @@ def blocks(path: Path, footer: Footer, first_group: int) -> Generator[Tokens]:
     with open_parquet(path) as parquet:
         for number in range(first_group, len(footer.group_tokens)):
             num_tokens = 0
-            for block in group_blocks(parquet, footer.column, number, path):
+            for block in group_blocks(parquet, footer.column, number, path, with_marks=with_marks):
                 num_tokens += len(block.ids)
                 yield block
             if num_tokens != footer.group_tokens[number]:
@@ -131,7 +146,9 @@ def blocks(path: Path, footer: Footer, first_group: int) -> Generator[Tokens]:
                 )
 
 
-def group_blocks(parquet: pq.ParquetFile, column: str, number: int, path: Path | str) -> Generator[Tokens]:
+def group_blocks(
+    parquet: pq.ParquetFile, column: str, number: int, path: Path | str, *, with_marks: bool = False
+) -> Generator[Tokens]:
     """Yields the tokens of row group `number`, about a million at a time, each document in one block.
 
     Raises:
@@ -143,8 +160,15 @@ def group_blocks(parquet: pq.ParquetFile, column: str, number: int, path: Path |
     values = next(leaf.num_values for leaf in leaves if leaf.path_in_schema.split(".")[0] == column)
     rows = max(1, group.num_rows * _BLOCK_TOKENS // max(values, _BLOCK_TOKENS))
     try:
-        for batch in parquet.iter_batches(rows, row_groups=[number], columns=[column], use_threads=False):
-            yield ids_of(batch.column(0), source)
+        columns = [column, MARKS] if with_marks else [column]
+        for batch in parquet.iter_batches(rows, row_groups=[number], columns=columns, use_threads=False):
+            tokens = ids_of(batch.column(column), source)
+            if with_marks:
+                marks = ids_of(batch.column(MARKS), f"column {MARKS} of {path}").ids.astype(bool)
+                if len(marks) != len(tokens.ids):
+                    raise ValueError(f"{source} has {len(tokens.ids)} token ids where {MARKS} has {len(marks)}")
+                tokens = dataclasses.replace(tokens, marks=marks)
+            yield tokens
     except MemoryError:
         raise
     except (OSError, pa.ArrowException) as error:

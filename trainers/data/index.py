@@ -29,6 +29,10 @@ class IndexedFile:
     """Bytes of the file; 0 where an older version wrote the index."""
     sha256: str = ""
     """Hash of the file as it was written; empty where an older version wrote the index."""
+    trained: int | None = None
+    """Tokens that are marked to be trained on; None where none has a mark."""
+    padding: int = 0
+    """Tokens that fill up sequences, none of which is marked."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +53,41 @@ class TokenIndex:
     """Documents of the input that could not be read and were passed over, by reason."""
     mixture: Mapping[str, float] = dataclasses.field(default_factory=dict[str, float])
     """Share of the tokens by folder, of a mixture."""
+    sequence_tokens: int = 0
+    """Length of the sequences for which documents were packed, so that none is cut; 0 where they just follow."""
+
+    @property
+    def trained(self) -> int | None:
+        """Tokens that are marked to be trained on; None where none has a mark."""
+        marked = [file.trained for file in self.files if file.trained is not None]
+        return sum(marked) if marked and len(marked) == len(self.files) else None
+
+    @property
+    def padding(self) -> int:
+        """Tokens that fill up sequences."""
+        return sum(file.padding for file in self.files)
+
+
+def indexed(path: Path, sha256: str) -> IndexedFile:
+    """Returns what an index says of the token file at `path`, by its footer.
+
+    Raises:
+        ValueError: it is none.
+    """
+    from trainers.data.footer import read_footer  # imports pyarrow, which reading an index does without
+
+    footer = read_footer(path)
+    return IndexedFile(
+        name=path.name,
+        documents=footer.num_rows,
+        tokens=footer.num_tokens,
+        lowest_id=footer.lowest_id,
+        highest_id=footer.highest_id,
+        size_bytes=path.stat().st_size,
+        sha256=sha256,
+        trained=footer.trained,
+        padding=footer.padding,
+    )
 
 
 def write_index(path: Path, index: TokenIndex) -> None:

@@ -53,7 +53,7 @@ def mask_density(recipe: Recipe) -> MaskDensity | None:
     source = data.source(dataclasses.replace(recipe, data_order="shuffled"))
     count = max(1, min(_SEQUENCES, _TOKENS // recipe.seq_len))
     tokens = source.tokens(source.position_after(0), range(count))[:, :-1]
-    flags, places = tokens >= FLAG, np.arange(recipe.seq_len)
+    flags, places = tokens & FLAG > 0, np.arange(recipe.seq_len)
     if recipe.attention_mask == "document":
         first = np.maximum.accumulate(np.where(flags, places, 0), axis=1)
         last = np.broadcast_to(places, first.shape)

@@ -34,7 +34,8 @@ class ParquetTokens:
     Files are read when their samples are taken, the next window of `WINDOW_CHUNKS` chunks ahead, in a thread.
 
     Raises:
-        ValueError: nothing to read, no such column, ids outside the vocabulary, or fewer tokens than one sequence.
+        ValueError: nothing to read, no such column, ids outside the vocabulary, fewer tokens than one sequence, no
+            marks where `with_marks` asks for them, or documents packed for another length.
     """
 
     def __init__(
@@ -46,8 +47,9 @@ class ParquetTokens:
         global_batch: int,
         shuffle_seed: int | None = None,
         held_out: int = 0,
+        with_marks: bool = False,
     ) -> None:
-        self._files = TokenFiles(path)
+        self._files = TokenFiles(path, with_marks=with_marks)
         self.path, self.paths = path, self._files.paths
         self.num_tokens = self._files.num_tokens
         self._seq_len, self._global_batch, self._shuffle_seed = seq_len, global_batch, shuffle_seed
@@ -57,6 +59,11 @@ class ParquetTokens:
             held_out_text = f" beside {held_out} that are held out" if held_out else ""
             raise ValueError(
                 f"{path} holds {self._files.num_tokens} tokens, one sequence takes {seq_len + 1}{held_out_text}"
+            )
+        if self._files.sequence_tokens not in (0, seq_len):
+            raise ValueError(
+                f"{path} was packed for sequences of {self._files.sequence_tokens} tokens, got seq_len {seq_len}: give"
+                f" --set seq_len={self._files.sequence_tokens}, or prepare it with --pack {seq_len}"
             )
         low, high = self._files.id_range
         self.highest_id = high
@@ -113,6 +120,19 @@ class ParquetTokens:
             low, high = np.searchsorted(chunk.document_starts, (place + 1, place + self._seq_len + 1))
             starts[row, chunk.document_starts[low:high] - place] = 1
         return np.cumsum(starts, axis=1)
+
+    def marks(self, position: Position, indices: Sequence[int]) -> npt.NDArray[np.bool_]:
+        """Returns whether each token of `tokens` is one to train on; of a source made `with_marks`."""
+        rows = np.empty((len(indices), self._seq_len + 1), np.bool_)
+        for row, (chunk, place) in enumerate(self._located(position, indices)):
+            assert chunk.marks is not None
+            rows[row] = chunk.marks[place : place + self._seq_len + 1]
+        return rows
+
+    @property
+    def num_trained(self) -> int | None:
+        """Tokens of the files that are marked to be trained on; None where they have no marks."""
+        return self._files.num_trained
 
     def _located(self, position: Position, indices: Sequence[int]) -> Generator[tuple[Tokens, int]]:
         """Yields, for each sample, the chunk that contains it and its position there."""

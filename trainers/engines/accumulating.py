@@ -44,6 +44,7 @@ class AccumulatingEngine(abc.ABC):
             seq_len=recipe.seq_len,
             device=device,
             mask=recipe.attention_mask,
+            has_flags=recipe.has_flags,
         )
         self._models = tuple(prepare(model, layout) for model in models)
         self._tensor.enter(self._models)
@@ -129,5 +130,6 @@ class AccumulatingEngine(abc.ABC):
             else torch.zeros((), device=norm.device),
             num_tokens=torch.full((), micro_batch_tokens * len(losses), dtype=torch.int64, device=norm.device),
             grad_norm=norm,
+            num_labels=self._context.labels_of_step,
             phases=(*phases, StepPhase.OPTIMIZER_STEP),
         )

@@ -240,6 +240,7 @@ class DeepSpeedEngine(AccumulatingEngine):
             "product_sums": product_sums(),
             "grad_clip": engine.gradient_clipping() if stage else self.recipe.grad_clip,
             "attention_mask": self._context.mask_in_effect(self._models),
+            "trained_tokens": self._context.trained_in_effect,
             **kernels_in_effect(self._models, self.layout),
             "compute_precision": matmul_precision() if compute == "fp32" else compute,
             **zero_in_effect(engine, self.recipe, compute),

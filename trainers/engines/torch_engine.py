@@ -308,6 +308,7 @@ class TorchEngine(AccumulatingEngine):
             "cp": self._context.in_effect(self._models),
             "ep": self._experts.in_effect(self._models),
             "attention_mask": self._context.mask_in_effect(self._models),
+            "trained_tokens": self._context.trained_in_effect,
             **kernels_in_effect(self._models, self.layout),
             **(self._pipeline.in_effect() if self._pipeline is not None else {}),
             **optimizer_in_effect(self._optimizer),

@@ -46,8 +46,13 @@ def ids_of(tokens: torch.Tensor) -> torch.Tensor:
 
 
 def is_flagged(tokens: torch.Tensor) -> torch.Tensor:
-    """Returns whether each token has a flag."""
-    return tokens >= FLAG
+    """Returns whether the attention mask has a flag at each token."""
+    return tokens & FLAG > 0
+
+
+def is_label(tokens: torch.Tensor) -> torch.Tensor:
+    """Returns whether each token has a loss."""
+    return tokens < FLAG
 
 
 def spans_of(tokens: torch.Tensor, mask: AttentionMask, queries: torch.Tensor | None) -> Spans:

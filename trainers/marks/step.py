@@ -48,3 +48,5 @@ class StepResult:
     """Global gradient norm before clipping, fp32, the same on every rank."""
     phases: tuple[StepPhase, ...]
     """The phases in the order in which the engine marked them."""
+    num_labels: "torch.Tensor | None" = None
+    """Tokens of the global batch that have a loss, int64, the same on every rank; None where all have."""

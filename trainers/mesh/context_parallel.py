@@ -16,16 +16,16 @@ import torch.distributed as dist
 from trainers.distributed.groups import Mesh
 from trainers.kernels.attention import SHARE, Share, takes_mask_of_ours
 from trainers.kernels.head import IGNORED, Inputs
-from trainers.kernels.spans import ids_of, is_flagged, spans_of
+from trainers.kernels.spans import ids_of, is_label, spans_of
 from trainers.models.model import Model, share_attention
-from trainers.spec.recipe import AttentionMask
+from trainers.spec.recipe import AttentionMask, TrainedTokens
 
 
 class ContextParallel:
     """Cuts sequences of `seq_len` tokens over the mesh's `cp` axis; a rank attends with its `heads`.
 
-    Under another `mask` than a causal one it reads the flags of tokens, and the loss of a step is the mean over its
-    labels, of which micro-batches and ranks have different numbers.
+    Where tokens have flags the loss of a step is the mean over its labels, of which micro-batches and ranks have
+    different numbers.
     """
 
     def __init__(
@@ -37,13 +37,17 @@ class ContextParallel:
         seq_len: int,
         device: torch.device,
         mask: AttentionMask = "causal",
+        has_flags: bool = False,
     ) -> None:
         spec = models[0].spec
         self.size = mesh.size("cp")
         self._share = Share(num_heads=spec.num_heads, heads=heads, mask=mask)
+        self._has_flags = has_flags
         self._num_labels: torch.Tensor | None = None
+        self.labels_of_step: torch.Tensor | None = None
+        """Labels that `count_labels` counted last, 0-dim; None where every token is one."""
         self._num_replicas = mesh.size("dp_replicate", "dp_shard")
-        self._replicas = mesh.group("dp_replicate", "dp_shard") if mask != "causal" else None
+        self._replicas = mesh.group("dp_replicate", "dp_shard") if has_flags else None
         self._takes_positions = spec.position != "alibi"
         self._makes_masks = self._takes_positions and takes_mask_of_ours(models[0].module.config)
         if self.size > 1:
@@ -68,6 +72,7 @@ class ContextParallel:
         """
         if self._share.mask != "causal":
             self._share.spans = spans_of(tokens, self._share.mask, self._share.queries)
+        if self._has_flags:
             tokens = ids_of(tokens)
         part, arguments = self.part(tokens), self.positions()
         if self._makes_masks:
@@ -90,8 +95,8 @@ class ContextParallel:
         """Returns this rank's tokens, the labels that follow them, and their positions, out of [batch, seq_len + 1]."""
         part, arguments = self.entered(tokens[:, :-1])
         labels = self.part(tokens[:, 1:])
-        if self._share.mask != "causal":
-            labels = torch.where(is_flagged(labels), IGNORED, labels)
+        if self._has_flags:
+            labels = torch.where(is_label(labels), labels, IGNORED)
         return Inputs(tokens=part, labels=labels, arguments=arguments, num_labels=self._num_labels)
 
     def count_labels(self, micro_batches: Sequence[torch.Tensor], *, all_ranks: bool) -> None:
@@ -101,11 +106,12 @@ class ContextParallel:
         The sum of a micro-batch's losses is divided by the mean number of labels of a micro-batch and rank, and what
         follows takes the mean over both, as where every token has a loss.
         """
-        if self._share.mask == "causal":
+        if not self._has_flags:
             return
-        count = torch.stack([is_flagged(tokens[:, 1:]).logical_not().sum() for tokens in micro_batches]).sum()
+        count = torch.stack([is_label(tokens[:, 1:]).sum() for tokens in micro_batches]).sum()
         if all_ranks and self._num_replicas > 1:
             dist.all_reduce(count, group=self._replicas)
+        self.labels_of_step = count
         parts = len(micro_batches) * self.size * (self._num_replicas if all_ranks else 1)
         self._num_labels = count.clamp(min=1) / parts
 
@@ -128,6 +134,13 @@ class ContextParallel:
         """Returns the degree by which sequences are cut, by the group that the model's attention gathers over."""
         share: Any = getattr(models[0].module.config, SHARE, None)
         return 1 if share is None or share.group is None else dist.get_world_size(share.group)
+
+    @property
+    def trained_in_effect(self) -> TrainedTokens | None:
+        """The tokens that the last step's loss was a mean over; None before a step, or where a mask decides too."""
+        if self._share.mask != "causal":
+            return None
+        return "all" if self._num_labels is None else "marked"
 
     @staticmethod
     def mask_in_effect(models: Sequence[Model]) -> AttentionMask:

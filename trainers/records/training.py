@@ -216,6 +216,8 @@ class Steps:
     data_s: float
     """Seconds of these in which rank 0 waited for tokens."""
     peak_gib: float
+    trained_tokens: int | None = None
+    """Tokens of these steps that have a loss, where the data mark them; None where all have."""
 
     @property
     def last_step(self) -> int:
@@ -224,8 +226,13 @@ class Steps:
 
     @property
     def tokens_per_s(self) -> float:
-        """Tokens per second while these steps ran."""
+        """Tokens per second while these steps ran, with and without a loss."""
         return len(self.losses) * self.tokens_per_step / self.steps_s
+
+    @property
+    def trained_tokens_per_s(self) -> float | None:
+        """Tokens per second that have a loss, where the data mark them."""
+        return None if self.trained_tokens is None else self.trained_tokens / self.steps_s
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

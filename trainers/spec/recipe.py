@@ -23,6 +23,7 @@ AttentionMask = Literal["causal", "document", "prefix"]
 Decay = Literal["all", "matrices"]
 Routing = Literal["learned", "balanced"]
 Adapter = Literal["none", "lora_4", "lora_8", "lora_16", "lora_32", "lora_64", "lora_128", "lora_256"]
+TrainedTokens = Literal["all", "marked"]
 
 # A workload's recipe has none. What asks for a model (engines, kernels, the cost model) is given recipes that have one,
 # so that checkers see one there.
@@ -133,6 +134,12 @@ class Recipe:
         about="Experts of a token: those that its router chooses, or for measuring alone drawn ones, as many tokens for"
         " each expert (forced balance); gates and trainings have learned routing.",
     )
+    trained_tokens: TrainedTokens = axis(
+        "all",
+        later=True,
+        label="loss of {} tokens",
+        about="Tokens that have a loss: all, or those that the data mark, as an assistant's in chats.",
+    )
 
     adapter: Adapter = axis(
         "none",
@@ -237,6 +244,11 @@ class Recipe:
         return _UNKNOWN if self.workload else frozenset()
 
     @property
+    def has_flags(self) -> bool:
+        """Whether tokens have flags, and not every one a loss (`trainers.data.flags`)."""
+        return self.attention_mask != "causal" or self.trained_tokens != "all"
+
+    @property
     def length_remark(self) -> str:
         """The sentence on a length beyond the one that the model's positions are made for; empty within it."""
         length = self.model.made_for if self.has_model else 0
@@ -253,14 +265,15 @@ class Recipe:
 
     @property
     def regularization(self) -> str:
-        """The sentence on dropout and weight decay; empty where a workload decides."""
+        """The sentences on dropout, weight decay and the tokens without a loss; empty where a workload decides."""
         if self.workload:
             return ""
         decayed = {"all": "every parameter, norms and biases too", "matrices": "matrices alone, embeddings among them"}
         if self.adapter_rank:
             decayed = dict.fromkeys(decayed, "the adapters, which are all that trains")
         decay = f"a weight decay of {self.weight_decay:g} takes {decayed[self.decay]}"
-        return f"There is no dropout, and {decay if self.weight_decay else 'nothing decays'}."
+        loss = " Marked tokens alone have a loss; tokens/s count all." if self.trained_tokens == "marked" else ""
+        return f"There is no dropout, and {decay if self.weight_decay else 'nothing decays'}.{loss}"
 
     @property
     def as_trained(self) -> "Recipe":

@@ -1,5 +1,6 @@
 """A checkpoint as a transformers folder: `from_pretrained` gives the model that was trained, or peft its adapters."""
 
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -27,6 +28,11 @@ with import_stubs.imports(UNUSED):
     from trainers.models import model
     from trainers.training import adapter_export
 
+_CARRIED = re.compile(
+    r"generation_config\.json|chat_template\..+|tokenizer.*|special_tokens_map\.json|added_tokens\.json|vocab\..+"
+    r"|merges\.txt"
+)
+"""Files of a transformers folder that are its tokenizer, its chat template, and how it generates."""
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -72,19 +78,27 @@ def _stored(checkpoint: Path, module: torch.nn.Module) -> Iterator[tuple[str, to
             yield name, reader.tensor(f"{WEIGHT}/{name}", tuple(parameter.shape))
 
 
-def write_tokenizer(recipe: Recipe, out: Path) -> bool:
-    """Writes the tokenizer of the recipe's data into the folder `out`; returns whether one is known: that which
-    `platform.prepare` used, or one that has the bytes of a text for its ids.
+def write_tokenizer(recipe: Recipe, out: Path, *, initial_weights: str = "") -> bool:
+    """Writes the tokenizer of the recipe's data, with its chat template, into the folder `out`; returns whether one is
+    known: that which `platform.prepare` used, one that has the bytes of a text for its ids, or that of the folder of
+    `initial_weights`, of which the settings of generation are carried along in any case.
     """
     folder = Path(recipe.data)
+    carried = [path for path in _files(initial_weights) if _CARRIED.fullmatch(path.name)]
+    for path in carried:
+        shutil.copyfile(path, out / path.name)
     index = read_index(folder) if folder.is_dir() else None
     if index is not None and (folder / TOKENIZER).is_dir():
         shutil.copytree(folder / TOKENIZER, out, dirs_exist_ok=True)
         return True
-    if recipe.data != INCLUDED and (index is None or index.tokenizer != "bytes"):
-        return False
-    _byte_tokenizer().save_pretrained(out)
-    return True
+    if recipe.data == INCLUDED or (index is not None and index.tokenizer == "bytes"):
+        _byte_tokenizer().save_pretrained(out)
+        return True
+    return any(path.name.startswith("tokenizer") for path in carried)
+
+
+def _files(folder: str) -> list[Path]:
+    return sorted(Path(folder).iterdir()) if folder and Path(folder).is_dir() else []
 
 
 @import_stubs.imports(UNUSED)

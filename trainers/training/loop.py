@@ -210,6 +210,7 @@ class TrainingLoop:
         losses = losses_of(pending.results, self._worker.gather)
         self._allowed_s = None
         norms = [float(result.grad_norm) for result in pending.results]
+        labels = [int(result.num_labels) for result in pending.results if result.num_labels is not None]
         now_s = time.perf_counter()
         steps_s = now_s - pending.began_s
         self._count_time(now_s)
@@ -237,6 +238,7 @@ class TrainingLoop:
                 learning_rates=tuple(pending.rates),
                 tokens=self._tokens,
                 tokens_per_step=self._plan.tokens_per_step(phase),
+                trained_tokens=sum(labels) if self._plan.recipe.trained_tokens != "all" else None,
                 train_s=self._train_s,
                 steps_s=steps_s,
                 data_s=pending.data_s,

@@ -186,7 +186,9 @@ def _space(study: StudyOptions, fixed: LayoutFile | None) -> Space:
         return space
     if any(change.axis == "data" for change in changes.parse(study.set)):
         raise InputError(f"--data {path} and --set data name the data twice: leave out one of them")
-    return _every_recipe(space, lambda recipe: dataclasses.replace(recipe, data=path))
+    if any(change.axis == "trained_tokens" for change in changes.parse(study.set)):
+        return _every_recipe(space, lambda recipe: dataclasses.replace(recipe, data=path))
+    return _every_recipe(space, lambda recipe: data.with_data(recipe, path))
 
 
 def _check_runs(request: SearchRequest) -> None:

@@ -113,9 +113,9 @@ def _check_losses(first: Strategy, other: Strategy) -> None:
     """Refuses a strategy whose losses are of other tokens than the first one's, whatever its layout and data.
 
     Raises:
-        InputError: the order of the data or the attention mask differ.
+        InputError: the order of the data, the attention mask or the trained tokens differ.
     """
-    for field in ("data_order", "attention_mask"):
+    for field in ("data_order", "attention_mask", "trained_tokens"):
         values = [str(getattr(strategy.recipe, field)) for strategy in (first, other)]
         if values[0] != values[1]:
             raise InputError(

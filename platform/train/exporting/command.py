@@ -146,7 +146,7 @@ def _export_model(options: ExportOptions, out: Path) -> Exported:
     writes = model_export.export_adapters if has_adapters and not options.merged else model_export.export
     try:
         writes(newest, plan.recipe, out, dtype=options.dtype, base=plan.initial_weights)
-        has_tokenizer = model_export.write_tokenizer(plan.recipe, out)
+        has_tokenizer = model_export.write_tokenizer(plan.recipe, out, initial_weights=plan.initial_weights)
     except ValueError as error:
         raise InputError(str(error)) from error
     if not has_tokenizer:

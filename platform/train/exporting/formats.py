@@ -196,7 +196,7 @@ def _write_plain(plan: TrainingPlan, out: Path, program: Program) -> list[str]:
     out.mkdir(parents=True, exist_ok=True)
     path = _write_data(plan, out, sequences)
     write_config(recipe.model, out / "model")
-    if not write_tokenizer(recipe, out / "model"):
+    if not write_tokenizer(recipe, out / "model", initial_weights=plan.initial_weights):
         limits.append("a tokenizer beside the model: none is known of these data")
     optimizer: dict[str, Any] = {"name": recipe.optimizer, "lr": recipe.learning_rate}
     optimizer["weight_decay"] = recipe.weight_decay

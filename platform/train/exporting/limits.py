@@ -37,6 +37,8 @@ def refusal(plan: TrainingPlan, program: Program) -> str | None:
         return f"{program} makes no {plan.recipe.attention_mask} attention masks: export it --to torchrun"
     if plan.recipe.adapter_rank:
         return f"the export for {program} trains whole models, got {plan.recipe.adapter}: export it --to torchrun"
+    if plan.recipe.trained_tokens != "all":
+        return f"{program} takes the loss of all tokens, the recipe of marked ones: export it --to torchrun"
     if layout.is_hybrid:
         return f"the export for {program} has no {layout.replicas}: export it --to torchrun"
     if (layout.engine == "deepspeed") != (program == "deepspeed"):

@@ -6,6 +6,7 @@ r"""Turns text, JSON lines, Parquet or a Megatron pair into token Parquet for `-
     python -m platform.prepare c4/*.json.gz --skip-bad 100 --out tokens              compressed, with bad lines
     python -m platform.prepare s3://bucket/c4/ --out tokens                          from S3, gs:// or hf://datasets/
     python -m platform.prepare web:0.7 code:0.3 --out mixed                          a mixture of prepared folders
+    python -m platform.prepare chats.jsonl --tokenizer chat/ --chat --pack 2048 --out tokens    chats, packed
     python -m platform.prepare set_text_document.bin --out tokens                    token ids as they are
 
 The input is streamed and may be larger than memory. The same command resumes a run that was ended.
@@ -22,6 +23,7 @@ from platform.common.errors import InputError
 from platform.common.json_form import print_json
 from platform.common.options import CommandParser, argument, json_field, option
 from platform.study.folder import real_path
+from platform.train.preparing.chats import ChatSettings, OverLong
 from platform.train.preparing.mixing import mix, parts_of
 from platform.train.preparing.places import input_path
 from platform.train.preparing.prepare_run import DEFAULT_KEY, PrepareRequest, prepare
@@ -52,6 +54,20 @@ class PrepareOptions:
         metavar="TEXT",
         about=r"what stands between the documents of a text file, \n and \t being read; without it a file is a"
         " document",
+    )
+    chat: bool = option(
+        False,
+        about="read JSON lines as chats (messages, prompt and completion, or instruction and output) through the"
+        " tokenizer's chat template; an assistant's tokens are marked to be trained on",
+    )
+    chat_template: Path | None = option(
+        None, metavar="FILE", about="a chat template in place of the tokenizer's own; implies --chat"
+    )
+    pack: int | None = option(
+        None, least=2, metavar="N", about="pack chats into sequences of N tokens, the recipe's seq_len, and cut none"
+    )
+    over_long: OverLong | None = option(
+        None, about="what becomes of chats longer than --pack, which are counted (default: drop)"
     )
     raw_ids: str | None = option(
         None,
@@ -85,8 +101,9 @@ def _run(argv: Sequence[str] | None) -> int:
     if options.json:
         print_json(to_json(index), indent=2)
     else:
+        trained = "" if index.trained is None else f"{index.trained:,} of them marked to be trained on, "
         print(
-            f"{request.out} holds {index.tokens:,} tokens of a vocabulary of {index.vocab_size:,}, documents:"
+            f"{request.out} holds {index.tokens:,} tokens of a vocabulary of {index.vocab_size:,}, {trained}documents:"
             f" {index.documents:,}. To train on it: --data {request.out}"
         )
     return 0
@@ -98,6 +115,11 @@ def _request(options: PrepareOptions) -> PrepareRequest:
         separator = options.separator.replace(r"\n", "\n").replace(r"\t", "\t").encode()
         if not separator:
             raise InputError("--separator must not be empty: leave it out where a file is a document")
+    is_chat = options.chat or options.chat_template is not None
+    for name in ("pack", "over_long"):
+        if getattr(options, name) is not None and not (is_chat if name == "pack" else options.pack):
+            needed = "--chat" if name == "pack" else "--pack"
+            raise InputError(f"--{name.replace('_', '-')} goes with {needed}, which is not there: leave it out")
     return PrepareRequest(
         inputs=tuple(map(input_path, options.inputs)),
         out=real_path(options.out),
@@ -107,6 +129,8 @@ def _request(options: PrepareOptions) -> PrepareRequest:
         separator=separator,
         raw=None if options.raw_ids is None else RawType.read(options.raw_ids),
         skip_bad=options.skip_bad,
+        chat=ChatSettings(pack=options.pack or 0, over_long=options.over_long or "drop") if is_chat else None,
+        chat_template=options.chat_template,
         shard_bytes=options.shard_mib * 2**20,
         num_workers=options.workers or len(os.sched_getaffinity(0)),
     )

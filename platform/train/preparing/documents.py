@@ -1,8 +1,9 @@
 """The documents of a piece of a file, as tokens."""
 
+import dataclasses
 import json
 import sys
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,13 @@ import pyarrow as pa
 
 from platform.common.errors import InputError, one_line
 from platform.train.preparing import raw_ids, tables
+from platform.train.preparing.chats import ChatEncoder, ChatError, ChatSettings, messages_of
 from platform.train.preparing.inputs import MAX_DOCUMENT_BYTES, Piece, separator_in, too_long
 from platform.train.preparing.megatron_pairs import Pair
 from platform.train.preparing.opening import Opened, suffix_of
 from platform.train.preparing.places import InputPath, input_path
 from platform.train.preparing.raw_ids import RawType
-from platform.train.preparing.skipping import BadDocument, Skipped
+from platform.train.preparing.skipping import CUT, LEFT_OUT, BadDocument, Skipped
 from platform.train.preparing.tokenizer import Encode
 from trainers.data.footer import Tokens, group_blocks, ids_of
 
@@ -27,6 +29,15 @@ _BATCH_ROWS = 256
 
 _Text = tuple[str, int]
 """A document and the number of bytes that it takes in its file."""
+NO_TOKENS = Tokens(ids=np.zeros(0, np.uint8), document_starts=np.zeros(0, np.int64), marks=np.zeros(0, np.bool_))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Chats:
+    """Reads lines that hold chats, in one process."""
+
+    encoder: ChatEncoder
+    settings: ChatSettings
 
 
 def documents(
@@ -37,6 +48,7 @@ def documents(
     separator: bytes | None,
     raw: RawType | None = None,
     skipped: Skipped | None = None,
+    chats: Chats | None = None,
 ) -> Generator[tuple[Tokens, int]]:
     """Yields the piece's documents in order, in batches, each with the bytes it takes in the input; `skipped` takes
     those that cannot be read, which without it end the run.
@@ -64,6 +76,8 @@ def documents(
                 assert raw is not None
                 for tokens in raw_ids.documents(Path(path), raw):
                     yield tokens, tokens.ids.nbytes
+            case "json lines" if chats is not None:
+                yield from _chats(piece, chats, skipped)
             case "json lines":
                 yield from _encoded(_lines(piece, text_key, skipped), encode)
             case "text":
@@ -159,20 +173,69 @@ def _lines(piece: Piece, text_key: str, skipped: Skipped) -> Generator[_Text]:
         yield text, size
 
 
-def _line_text(line: bytes, piece: Piece, begin: int, text_key: str) -> str:
-    def bad(words: str, reason: str) -> BadDocument:
-        return BadDocument(words.replace("LINE", _line_of(piece, begin), 1), reason)
+def _chats(piece: Piece, chats: Chats, skipped: Skipped) -> Generator[tuple[Tokens, int]]:
+    """Yields each line's chat as a document of its own; nothing of one that is passed over."""
+    settings, unread = chats.settings, 0
+    for begin, line, size in _split(piece, b"\n"):
+        unread += size
+        try:
+            chat = chats.encoder.encode(messages_of(_object(line, piece, begin))) if line.strip() else None
+        except ChatError as error:
+            skipped.add(_bad(error.words, error.reason, piece, begin))
+            continue
+        except BadDocument as error:
+            skipped.add(error)
+            continue
+        if chat is not None and 0 < settings.pack < len(chat.ids):
+            chat = _shortened(chat, settings, skipped, lambda begin=begin: _line_of(piece, begin))
+        if chat is not None:
+            yield chat, unread
+            unread = 0
+    yield NO_TOKENS, unread
 
+
+def _shortened(chat: Tokens, settings: ChatSettings, skipped: Skipped, line: Callable[[], str]) -> Tokens | None:
+    """Returns a chat that is over-long as the settings want it, and tells so; None where it is left out."""
+    limit, size = settings.pack, len(chat.ids)
+    assert chat.marks is not None
+
+    def place() -> str:
+        return f"{line()} has {size:,}"
+
+    if settings.over_long == "drop":
+        skipped.tell(LEFT_OUT, f"longer than the {limit:,} tokens of --pack", place)
+        return None
+    if not chat.marks[:limit].any():
+        skipped.tell(LEFT_OUT, f"no assistant's token among the first {limit:,}", place)
+        return None
+    skipped.tell(CUT, f"longer than the {limit:,} tokens of --pack", place)
+    return dataclasses.replace(chat, ids=chat.ids[:limit], marks=chat.marks[:limit])
+
+
+def _bad(words: str, reason: str, piece: Piece, begin: int) -> BadDocument:
+    return BadDocument(words.replace("LINE", _line_of(piece, begin), 1), reason)
+
+
+def _object(line: bytes, piece: Piece, begin: int) -> dict[str, Any]:
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise bad(f"LINE is not JSON: {error}", "not JSON") from error
+        raise _bad(f"LINE is not JSON: {error}", "not JSON", piece, begin) from error
     if not isinstance(value, dict):
-        raise bad("LINE is not a JSON object", "not a JSON object")
+        raise _bad("LINE is not a JSON object", "not a JSON object", piece, begin)
+    return value  # type: ignore[reportUnknownVariableType]
+
+
+def _line_text(line: bytes, piece: Piece, begin: int, text_key: str) -> str:
+    def bad(words: str, reason: str) -> BadDocument:
+        return _bad(words, reason, piece, begin)
+
+    value = _object(line, piece, begin)
     if text_key not in value:
-        keys = ", ".join(map(str, value)) or "none"  # type: ignore[reportUnknownArgumentType]
-        raise bad(f'LINE has no key "{text_key}", its keys: {keys}; --text-key names another', f'no key "{text_key}"')
-    text = value[text_key]  # type: ignore[reportUnknownVariableType]
+        keys = ", ".join(map(str, value)) or "none"
+        chat = "--chat reads chats" if "messages" in value else "--text-key names another"
+        raise bad(f'LINE has no key "{text_key}", its keys: {keys}; {chat}', f'no key "{text_key}"')
+    text = value[text_key]
     if not isinstance(text, str):
         raise bad(f'"{text_key}" in LINE must be text, got {json.dumps(text)[:60]}', f'no text at "{text_key}"')
     try:

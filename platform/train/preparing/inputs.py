@@ -20,7 +20,7 @@ from platform.train.preparing.folders import SUFFIX_WORDS, data_files, kind_of
 from platform.train.preparing.opening import Opened, check_text, suffix_of
 from platform.train.preparing.places import InputPath, RemotePath, input_path
 from platform.train.preparing.raw_ids import RawType
-from trainers.data.footer import COLUMNS, is_list
+from trainers.data.footer import COLUMNS, MARKS, is_list
 from trainers.records.plain_files import open_plain
 
 Kind = Literal[
@@ -175,6 +175,11 @@ def _described(path: InputPath, text_key: str, raw: RawType | None) -> InputFile
         )
         if kind == "parquet":
             with tables.parquet(path) as parquet:
+                if MARKS.encode() in (parquet.metadata.metadata or {}):
+                    raise InputError(
+                        f"{path} marks tokens to train on, which would be lost: give its folder to --data, or with a"
+                        " weight to a mixture"
+                    )
                 return _with_column(text_file, parquet.schema_arrow, text_key)
         if kind == "arrow":
             with tables.arrow_batches(path) as (schema, _):

@@ -10,10 +10,8 @@ import re
 import shutil
 from collections.abc import Generator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from platform.common.errors import InputError
 from platform.common.output import print_line
@@ -23,15 +21,13 @@ from platform.train.preparing.folder_state import finished, locked, write_plan
 from platform.train.preparing.places import InputPath, RemotePath
 from platform.train.preparing.shard import HashedFile, Writer
 from platform.train.token_files import file_sha256
-from trainers.data.footer import blocks, read_footer
-from trainers.data.index import FORMAT, NAME, TOKENIZER, IndexedFile, TokenIndex, read_index, write_index
+from trainers.data.footer import Tokens, blocks, read_footer
+from trainers.data.index import FORMAT, NAME, TOKENIZER, IndexedFile, TokenIndex, indexed, read_index, write_index
 
 _ROUND_TOKENS = 2**13
 _FILE_TOKENS = 2**25
 """Tokens of an output file, about."""
 _WEIGHTED = re.compile(r"(.+):(\d+\.?\d*|\.\d+)")
-
-_Ids = npt.NDArray[Any]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,6 +63,9 @@ def parts_of(inputs: Sequence[InputPath]) -> list[Part] | None:
         parts.append(Part(folder=folder, weight=float(match[2]), index=index))
     first = parts[0].index
     for part in parts:
+        if part.index.sequence_tokens:
+            raise InputError(f"{part.folder} was packed for sequences of one length, which a mixture is not: prepare it"
+                             " without --pack")  # fmt: skip
         for name in ("tokenizer", "vocab_size", "end_of_document"):
             if getattr(part.index, name) != getattr(first, name):
                 raise InputError(
@@ -113,7 +112,7 @@ def mix(parts: Sequence[Part], out: Path, seed: int) -> TokenIndex:
     return index
 
 
-def _drawn(parts: Sequence[Part], seed: int, counts: dict[int, int]) -> Generator[_Ids]:
+def _drawn(parts: Sequence[Part], seed: int, counts: dict[int, int]) -> Generator[Tokens]:
     """Yields the documents of the mixture, and counts each part's tokens in `counts`."""
     sources = [_documents(part) for part in parts]
     due = [0.0] * len(parts)
@@ -125,45 +124,43 @@ def _drawn(parts: Sequence[Part], seed: int, counts: dict[int, int]) -> Generato
                 document = next(sources[number], None)
                 if document is None:
                     return
-                due[number] -= len(document)
-                counts[number] += len(document)
+                due[number] -= len(document.ids)
+                counts[number] += len(document.ids)
                 yield document
 
 
-def _documents(part: Part) -> Generator[_Ids]:
+def _documents(part: Part) -> Generator[Tokens]:
     for file in part.index.files:
         path = part.folder / file.name
         try:
-            for tokens in blocks(path, read_footer(path), 0):
-                yield from np.split(tokens.ids, tokens.document_starts[1:])
+            footer = read_footer(path)
+            for tokens in blocks(path, footer, 0, with_marks=footer.trained is not None):
+                borders = tokens.document_starts[1:]
+                of_marks = [None] * (len(borders) + 1) if tokens.marks is None else np.split(tokens.marks, borders)
+                for ids, marks in zip(np.split(tokens.ids, borders), of_marks, strict=True):
+                    yield Tokens(ids=ids, document_starts=np.zeros(1, np.int64), marks=marks)
         except ValueError as error:
             raise InputError(str(error)) from error
 
 
-def _write(parts: Sequence[Part], out: Path, documents: Generator[_Ids]) -> list[IndexedFile]:
+def _write(parts: Sequence[Part], out: Path, documents: Generator[Tokens]) -> list[IndexedFile]:
     id_type = np.result_type(*{_type_of(part) for part in parts}).name
+    with_marks = any(part.index.trained is not None for part in parts)
     files: list[IndexedFile] = []
     document = next(documents, None)
     while document is not None:
         name = f"tokens-{len(files):06d}.parquet"
         num_tokens = 0
-        with replacing(out / name) as path, HashedFile(path) as file, Writer(file, id_type) as writer:
+        with (
+            replacing(out / name) as path,
+            HashedFile(path) as file,
+            Writer(file, id_type, with_marks=with_marks) as writer,
+        ):
             while document is not None and num_tokens < _FILE_TOKENS:
-                writer.add_document(document)
-                num_tokens += len(document)
+                writer.add(document)
+                num_tokens += len(document.ids)
                 document = next(documents, None)
-        footer = read_footer(out / name)
-        files.append(
-            IndexedFile(
-                name=name,
-                documents=footer.num_rows,
-                tokens=footer.num_tokens,
-                lowest_id=footer.lowest_id,
-                highest_id=footer.highest_id,
-                size_bytes=(out / name).stat().st_size,
-                sha256=file_sha256(out / name),
-            )
-        )
+        files.append(indexed(out / name, file_sha256(out / name)))
     return files
 
 

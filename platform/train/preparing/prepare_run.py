@@ -1,6 +1,7 @@
 """A run of `platform.prepare`: plan, workers, index. A killed run resumes from the finished shards."""
 
 import dataclasses
+import hashlib
 import multiprocessing
 import signal
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,22 +16,23 @@ from platform.common.errors import ClusterError, InputError
 from platform.common.output import print_line
 from platform.study.atomic_write import replacing
 from platform.train.preparing import inputs
+from platform.train.preparing.chats import ChatEncoder, ChatSettings
 from platform.train.preparing.folder_state import finished, locked, write_plan
 from platform.train.preparing.inputs import InputFile, Shard
 from platform.train.preparing.places import InputPath
 from platform.train.preparing.prepare_progress import PrepareProgress
 from platform.train.preparing.raw_ids import RawType
 from platform.train.preparing.shard import ShardSettings, Shared, begin, make
-from platform.train.preparing.skipping import note_of, summed
-from platform.train.preparing.tokenizer import BYTES, Tokenizer, load
+from platform.train.preparing.skipping import note_of, num_passed_over, summed
+from platform.train.preparing.tokenizer import BYTES, Tokenizer, load, with_template
 from platform.train.token_files import file_sha256
-from trainers.data.footer import read_footer
 from trainers.data.index import (
     FORMAT,
     NAME,
     TOKENIZER,
     IndexedFile,
     TokenIndex,
+    indexed,
     write_index,
 )
 from trainers.spec.codec import to_json
@@ -59,6 +61,10 @@ class PrepareRequest:
     """The type of raw token files; None where there are none."""
     skip_bad: int = 0
     """Number of documents that cannot be read which are passed over."""
+    chat: ChatSettings | None = None
+    """Settings by which chats become documents; None where lines hold text."""
+    chat_template: Path | None = None
+    """File of the template of chats; None for the tokenizer's own."""
 
 
 def prepare(request: PrepareRequest) -> TokenIndex:
@@ -88,14 +94,26 @@ def prepare(request: PrepareRequest) -> TokenIndex:
             separator=request.separator,
             raw=request.raw,
             skip_bad=request.skip_bad,
+            chat=request.chat,
+            last=shards[-1].name if shards else "",
         )
         hashes = _make(shards, settings, request.num_workers)
         notes = [note_of(request.out / shard.name) for shard in shards]
         counts, sentences = summed(notes)
         for sentence in sentences:
             print_line(sentence)
-        index = dataclasses.replace(_index(request.out, shards, tokenizer, hashes), skipped=counts)
-        if not index.tokens:
+        index = dataclasses.replace(
+            _index(request.out, shards, tokenizer, hashes),
+            skipped=counts,
+            sequence_tokens=request.chat.pack if request.chat else 0,
+        )
+        if request.chat is not None and request.chat.pack:
+            share, pad_id = 1 - index.padding / max(1, index.tokens), tokenizer.pad_id if tokenizer else 0
+            print_line(
+                f"Packed {index.documents:,} chats into {index.tokens // request.chat.pack:,} sequences of"
+                f" {request.chat.pack:,} tokens: {share:.1%} are chats, the rest is token {pad_id}, which has no loss."
+            )
+        if index.tokens == index.padding:
             raise InputError(f"every document of the input is empty: there is nothing to train on in {request.out}")
         if tokenizer is not None:
             tokenizer.save(request.out / TOKENIZER)
@@ -124,7 +142,11 @@ def _tokenizer(request: PrepareRequest, files: Sequence[InputFile]) -> tuple[Tok
     ids = [file for file in files if file.kind in inputs.IDS]
     if not ids:
         tokenizer = load(request.tokenizer or BYTES, with_end=request.with_end)
+        if request.chat is not None:
+            tokenizer = _of_chats(request, files, tokenizer)
         return tokenizer, tokenizer.id_type
+    if request.chat is not None:
+        raise InputError(f"--chat reads JSON lines, {ids[0].path} holds token ids: leave it out")
     if len(ids) < len(files):
         text = next(file for file in files if file not in ids)
         raise InputError(f"{ids[0].path} holds token ids and {text.path} text: prepare them one after the other")
@@ -133,14 +155,29 @@ def _tokenizer(request: PrepareRequest, files: Sequence[InputFile]) -> tuple[Tok
     return None, np.result_type(*{file.id_type for file in ids}).name
 
 
+def _of_chats(request: PrepareRequest, files: Sequence[InputFile], tokenizer: Tokenizer) -> Tokenizer:
+    """Returns the tokenizer with a template that chats can be read by, and says how an assistant's turns end."""
+    if others := [file for file in files if file.kind != "json lines"]:
+        raise InputError(f"--chat reads JSON lines, {others[0].path} is {others[0].kind}: prepare them apart")
+    tokenizer = with_template(tokenizer, request.chat_template)
+    if turn_end := ChatEncoder(tokenizer).turn_end:
+        print_line(f"An assistant's turn ends with {turn_end}, which is trained on.")
+    else:
+        print_line("No special token ends an assistant's turn in this chat template: the model does not learn to stop.")
+    return tokenizer
+
+
 def _plan(request: PrepareRequest, files: Sequence[InputFile], tokenizer: Tokenizer | None) -> dict[str, Any]:
     """Returns the values that determine the folder's bytes."""
     described: Any = to_json(tuple(files))
     for file in described:
         if not file["compression"]:
             del file["compression"]
-    raw = {} if request.raw is None else {"raw_ids": to_json(request.raw)}
-    return raw | {
+    optional: dict[str, Any] = {} if request.raw is None else {"raw_ids": to_json(request.raw)}
+    if request.chat is not None and tokenizer is not None:
+        template = hashlib.sha256(tokenizer.chat_template.encode()).hexdigest()
+        optional["chat"] = {**to_json(request.chat), "template_sha256": template, "pad_id": tokenizer.pad_id}
+    return optional | {
         "format": FORMAT,
         "inputs": described,
         "tokenizer": None if tokenizer is None else tokenizer.name,
@@ -160,12 +197,11 @@ def _make(shards: Sequence[Shard], settings: ShardSettings, num_workers: int) ->
         return hashes
     context = multiprocessing.get_context("spawn")
     notes = [note_of(settings.out / shard.name) for shard in shards if shard not in missing]
-    num_skipped = sum(summed(notes)[0].values())
     shared = Shared(
         input_bytes=context.Value("q", 0),
         tokens=context.Value("q", 0),
         stop=context.Event(),
-        skipped=context.Value("q", num_skipped),
+        skipped=context.Value("q", num_passed_over(notes)),
     )
     total_bytes = sum(shard.size_bytes for shard in missing)
     pool = ProcessPoolExecutor(min(num_workers, len(missing)), context, begin, (settings, shared))
@@ -209,18 +245,8 @@ def _index(folder: Path, shards: Sequence[Shard], tokenizer: Tokenizer | None, h
     """Returns the index of the files. Those of a former run, whose hashes are not known, are read once more."""
     files: list[IndexedFile] = []
     for shard in shards:
-        footer = read_footer(folder / shard.name)
-        files.append(
-            IndexedFile(
-                name=shard.name,
-                documents=footer.num_rows,
-                tokens=footer.num_tokens,
-                lowest_id=footer.lowest_id,
-                highest_id=footer.highest_id,
-                size_bytes=(folder / shard.name).stat().st_size,
-                sha256=hashes.get(shard.name) or file_sha256(folder / shard.name),
-            )
-        )
+        path = folder / shard.name
+        files.append(indexed(path, hashes.get(shard.name) or file_sha256(path)))
     highest_id = max((file.highest_id for file in files), default=0)
     return TokenIndex(
         format=FORMAT,

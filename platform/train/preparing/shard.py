@@ -20,12 +20,14 @@ import pyarrow.parquet as pq
 
 from platform.common.errors import InputError
 from platform.study.atomic_write import replacing
-from platform.train.preparing.documents import documents
+from platform.train.preparing.chats import ChatEncoder, ChatSettings
+from platform.train.preparing.documents import Chats, documents
 from platform.train.preparing.inputs import Shard
+from platform.train.preparing.packing import Packer
 from platform.train.preparing.raw_ids import RawType
 from platform.train.preparing.skipping import Skipped, note_of
 from platform.train.preparing.tokenizer import Encode, Tokenizer
-from trainers.data.footer import Tokens
+from trainers.data.footer import MARKS, PADDING, Tokens
 
 ROW_GROUP_TOKENS = 2**18
 """Approximate number of tokens that a reader decodes at once."""
@@ -45,6 +47,10 @@ class ShardSettings:
     """The type of raw token files; None where there are none."""
     skip_bad: int
     """Number of documents that may be passed over, of all shards."""
+    chat: ChatSettings | None = None
+    """Settings by which chats become documents; None where lines hold text."""
+    last: str = ""
+    """Name of the last shard."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,6 +77,7 @@ class _Worker:
     settings: ShardSettings
     shared: Shared
     encode: Encode
+    chats: Chats | None
 
 
 def begin(settings: ShardSettings, shared: Shared) -> None:
@@ -82,6 +89,9 @@ def begin(settings: ShardSettings, shared: Shared) -> None:
     threading.Thread(target=_end_with, args=(driver.sentinel,), daemon=True).start()
     _Worker.settings, _Worker.shared = settings, shared
     _Worker.encode = _no_text if settings.tokenizer is None else settings.tokenizer.encoder()
+    _Worker.chats = None
+    if settings.chat is not None and settings.tokenizer is not None:
+        _Worker.chats = Chats(encoder=ChatEncoder(settings.tokenizer), settings=settings.chat)
 
 
 def make(shard: Shard) -> str:
@@ -94,7 +104,10 @@ def make(shard: Shard) -> str:
     settings, shared = _Worker.settings, _Worker.shared
     skipped = Skipped(_may_skip)
     with replacing(settings.out / shard.name) as path:
-        with HashedFile(path) as file, Writer(file, settings.id_type) as writer:
+        packer = None
+        if settings.chat is not None and settings.chat.pack and settings.tokenizer is not None:
+            packer = Packer(settings.chat.pack, settings.tokenizer.pad_id)
+        with HashedFile(path) as file, Writer(file, settings.id_type, with_marks=settings.chat is not None) as writer:
             for piece in shard.pieces:
                 batches = documents(
                     piece,
@@ -103,15 +116,21 @@ def make(shard: Shard) -> str:
                     separator=settings.separator,
                     raw=settings.raw,
                     skipped=skipped,
+                    chats=_Worker.chats,
                 )
                 for tokens, input_bytes in batches:
                     if shared.stop.is_set():
                         raise Stopped
-                    writer.add(tokens)
+                    for document in (tokens,) if packer is None or not len(tokens.ids) else packer.add(tokens):
+                        writer.add(document)
                     with shared.input_bytes.get_lock():
                         shared.input_bytes.value += input_bytes
                     with shared.tokens.get_lock():
                         shared.tokens.value += len(tokens.ids)
+            if packer is not None:
+                for document in packer.close(is_last=shard.name == settings.last):
+                    writer.add(document)
+                writer.padding = packer.padding
         skipped.write(note_of(settings.out / shard.name))
         with path.open("rb") as written:
             os.fsync(written.fileno())  # a renamed file is never written again: it has to outlive a power cut
@@ -150,15 +169,21 @@ class HashedFile(io.FileIO):
 
 
 class Writer:
-    """A Parquet file with the column `tokens`, one row for each document."""
+    """A Parquet file with the column `tokens`, one row for each document, and with one of marks beside it."""
 
-    def __init__(self, file: HashedFile, id_type: str) -> None:
-        self._id_type = id_type
-        self._schema = pa.schema([("tokens", pa.list_(pa.from_numpy_dtype(np.dtype(id_type))))])
+    def __init__(self, file: HashedFile, id_type: str, *, with_marks: bool = False) -> None:
+        self._id_type, self._with_marks = id_type, with_marks
+        columns = {"tokens": id_type, **({MARKS: "uint8"} if with_marks else {})}
+        self._schema = pa.schema(
+            [(name, pa.list_(pa.from_numpy_dtype(np.dtype(kind)))) for name, kind in columns.items()]
+        )
         self._file = pq.ParquetWriter(file, self._schema, compression="zstd")
         self._ids: list[npt.NDArray[Any]] = []
+        self._marks: list[npt.NDArray[np.bool_]] = []
         self._lengths: list[npt.NDArray[np.int64]] = []
-        self._num_tokens = 0
+        self._num_tokens = self._num_trained = 0
+        self.padding = 0
+        """Tokens that fill up sequences."""
 
     def __enter__(self) -> "Writer":
         return self
@@ -166,28 +191,35 @@ class Writer:
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is None:
             self._flush()
+            if self._with_marks:
+                counts = {MARKS: str(self._num_trained), PADDING: str(self.padding)}
+                self._file.add_key_value_metadata(counts)
         self._file.close()
 
     def add(self, tokens: Tokens) -> None:
-        """Appends documents."""
+        """Appends documents. Of those without marks every token is one to train on."""
         self._ids.append(tokens.ids)
+        if self._with_marks:
+            marks = np.ones(len(tokens.ids), np.bool_) if tokens.marks is None else tokens.marks
+            self._marks.append(marks)
+            self._num_trained += int(marks.sum())
         self._lengths.append(np.diff(tokens.document_starts, append=len(tokens.ids)))
         self._num_tokens += len(tokens.ids)
         if self._num_tokens >= ROW_GROUP_TOKENS:
             self._flush()
-
-    def add_document(self, ids: npt.NDArray[Any]) -> None:
-        """Appends one document."""
-        self.add(Tokens(ids=ids, document_starts=np.zeros(1, np.int64)))
 
     def _flush(self) -> None:
         if not self._num_tokens:
             return
         ids = _as_arrow(np.concatenate(self._ids).astype(self._id_type, copy=False))
         ends = np.cumsum(np.concatenate(self._lengths))
-        lists = pa.ListArray.from_arrays(_as_arrow(np.concatenate(([0], ends)).astype(np.int32)), ids)
-        self._file.write_table(pa.table([lists], schema=self._schema), row_group_size=len(lists))
-        self._ids, self._lengths, self._num_tokens = [], [], 0
+        offsets = _as_arrow(np.concatenate(([0], ends)).astype(np.int32))
+        lists = [pa.ListArray.from_arrays(offsets, ids)]
+        if self._with_marks:
+            marks = _as_arrow(np.concatenate(self._marks).astype(np.uint8))
+            lists.append(pa.ListArray.from_arrays(offsets, marks))
+        self._file.write_table(pa.table(lists, schema=self._schema), row_group_size=len(lists[0]))
+        self._ids, self._marks, self._lengths, self._num_tokens = [], [], [], 0
 
 
 def _as_arrow(values: npt.NDArray[Any]) -> pa.Array:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from platform.common.errors import InputError, one_line
-from platform.study.folder import real_path
+from platform.study.folder import real_path, user_path
 
 BYTES = "bytes"
 
@@ -33,6 +33,10 @@ class Tokenizer:
     """The tokenizer as JSON of the library tokenizers; "" for BYTES."""
     source: str = ""
     """Path of its folder; "" for BYTES."""
+    chat_template: str = ""
+    """The template of its chats; "" where the input holds none."""
+    pad_id: int = 0
+    """Token id that fills up sequences, which nothing attends to or predicts."""
 
     @property
     def id_type(self) -> str:
@@ -47,7 +51,10 @@ class Tokenizer:
     def save(self, folder: Path) -> None:
         """Writes the tokenizer's files for AutoTokenizer; none for BYTES."""
         if self.source:
-            _loaded(self.source).save_pretrained(str(folder))
+            loaded = loaded_tokenizer(self.source)
+            if self.chat_template:
+                loaded.chat_template = self.chat_template
+            loaded.save_pretrained(str(folder))
 
     def encoder(self) -> Encode:
         """Returns the function that encodes texts, for use in the calling process."""
@@ -81,7 +88,7 @@ def load(name: str, *, with_end: bool) -> Tokenizer:
     if not folder.is_dir():
         raise InputError(f"--tokenizer must be {BYTES} or a folder that holds a tokenizer, got {name}: no such folder")
     try:
-        loaded = _loaded(str(folder))
+        loaded = loaded_tokenizer(str(folder))
     except Exception as error:  # each tokenizer class has errors of its own
         raise InputError(f"cannot read a tokenizer in {folder}: {one_line(error)}") from error
     if not loaded.is_fast:
@@ -97,7 +104,36 @@ def load(name: str, *, with_end: bool) -> Tokenizer:
     )
 
 
-def _loaded(folder: str) -> Any:
+def with_template(tokenizer: Tokenizer, template: Path | None) -> Tokenizer:
+    """Returns the tokenizer with the template of its chats, its own or that of a file.
+
+    Raises:
+        InputError: there is none, or the file cannot be read.
+    """
+    if not tokenizer.source:
+        raise InputError(
+            "--chat wants --tokenizer FOLDER: a chat template writes turns by a tokenizer's special tokens"
+        )
+    loaded = loaded_tokenizer(tokenizer.source)
+    if template is not None:
+        try:
+            text = user_path(template).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"cannot read the chat template {template}: {one_line(error)}") from error
+    else:
+        try:
+            text = loaded.get_chat_template()
+        except ValueError as error:
+            raise InputError(
+                f"the tokenizer in {tokenizer.source} has no chat template, as tokenizers of base models: give"
+                " --chat-template FILE"
+            ) from error
+    pad_id = next((i for i in (loaded.pad_token_id, loaded.eos_token_id) if i is not None), 0)
+    return dataclasses.replace(tokenizer, chat_template=text, pad_id=pad_id, end_of_document=None)
+
+
+def loaded_tokenizer(folder: str) -> Any:
+    """Returns the tokenizer of a folder, as transformers reads it."""
     os.environ["HF_HUB_OFFLINE"] = "1"  # read at import: nothing is looked up on the network
     import transformers
 

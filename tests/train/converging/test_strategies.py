@@ -99,6 +99,7 @@ def test_models_are_equal(tmp_path: Path, fsdp: str):
     ("change", "sentence"),
     [
         ({"data_order": "file"}, "fsdp has data_order shuffled, other file: give both the same data_order"),
+        ({"trained_tokens": "marked"}, "fsdp has trained_tokens all, other marked: give both"),
         ({"attention_mask": "document"}, "fsdp has attention_mask causal, other document: give both"),
     ],
 )

@@ -191,7 +191,8 @@ def mismatches(in_effect: Mapping[str, Any], recipe: Recipe, layout: LayoutAxes,
         name: value for name, value in (("grad_clip", recipe.grad_clip), ("dropout", 0.0)) if name in in_effect
     }
     # Engines without one of these have nothing to read back.
-    for name in ("compression", "attention_mask", "routing", "decay", "adapter", "lora_targets", "lora_alpha"):
+    readable = ("compression", "attention_mask", "trained_tokens", "routing", "decay")
+    for name in (*readable, "adapter", "lora_targets", "lora_alpha"):
         if getattr(recipe, name) != defaults_of(type(recipe))[name] or name in in_effect:
             expected[name] = getattr(recipe, name)
     untold = [name for name in expected if name not in in_effect]

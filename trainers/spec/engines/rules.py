@@ -139,6 +139,11 @@ class EngineRules:
                 f"{self.title} knows no other than a causal attention mask, got attention_mask {recipe.attention_mask}:"
                 " choose causal, or an engine of this project"
             )
+        if recipe.trained_tokens != "all" and not self.has_attention_masks:
+            yield (
+                f"{self.title} takes the mean loss over all tokens, got trained_tokens {recipe.trained_tokens}: choose"
+                " all, or an engine of this project"
+            )
         if recipe.float8_scaling and not self.has_float8:
             yield f"{self.lacks_float8()}, got {recipe.compute_precision}: choose engine ddp or fsdp, or bf16"
         if recipe.adapter_rank and not self.has_adapters:

@@ -18,6 +18,7 @@ class _Ddp(DdpAxis):
         untried = [f"{axis} {degree}" for axis, degree in layout.above_one(MODEL_PARALLEL).items()]
         untried += [f"{recipe.compression} compression"] if recipe.compression != "none" else []
         untried += [f"a {recipe.attention_mask} mask"] if recipe.attention_mask != "causal" else []
+        untried += ["a loss of marked tokens"] if recipe.trained_tokens != "all" else []
         untried += ["experts"] if recipe.model.num_experts else []
         untried += ["adapters"] if recipe.adapter_rank else []
         half = recipe.compute_precision == "fp16" or recipe.float8_scaling

@@ -1,0 +1,189 @@
+"""Chats through a tokenizer's template, with the tokens that an assistant writes marked.
+
+A template is a program that may write a turn otherwise when others follow. So each turn's text is looked for where the
+whole chat has it: it begins where the chat before it ends, with the words that ask for an answer, and ends with what
+the template writes after an answer. A template with `{% generation %}` says by itself what an assistant writes.
+"""
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from platform.common.errors import InputError, one_line
+from platform.train.preparing.tokenizer import Tokenizer, loaded_tokenizer
+from trainers.data.footer import Tokens
+
+OverLong = Literal["drop", "cut"]
+ROLES = ("system", "developer", "user", "assistant", "tool")
+_PAIRS = (("prompt", "completion"), ("instruction", "output"))
+"""Keys of a question and its answer."""
+_FORMS = "messages, prompt and completion, or instruction and output"
+_GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
+_PROBE = ({"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi."})
+
+Message = Mapping[str, Any]
+
+
+class ChatError(ValueError):
+    """Says what is wrong with a chat, with LINE for its place, and the reason that all of its kind share."""
+
+    def __init__(self, words: str, reason: str) -> None:
+        super().__init__(words)
+        self.words, self.reason = words, reason
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ChatSettings:
+    """Settings by which chats become documents."""
+
+    pack: int = 0
+    """Length of the sequences into which chats are packed; 0 where they just follow each other."""
+    over_long: OverLong = "drop"
+    """Treatment of a chat that is longer."""
+
+
+def messages_of(line: Mapping[str, Any]) -> list[Message]:
+    """Returns the messages that a line of JSON holds.
+
+    Raises:
+        ChatError: it holds none, several forms of them, or a turn that is no text of a known role.
+    """
+    pairs = [pair for pair in _PAIRS if pair[0] in line or pair[1] in line]
+    if len(pairs) + ("messages" in line) != 1:
+        keys = ", ".join(map(str, line)) or "none"
+        if pairs or "messages" in line:
+            raise ChatError(f"LINE mixes forms of a chat ({_FORMS}), its keys: {keys}", "mixed forms of a chat")
+        raise ChatError(f"LINE is no chat: it wants {_FORMS}, its keys: {keys}", "no chat")
+    if pairs:
+        ((question, answer),) = pairs
+        for key in (question, answer):
+            if not isinstance(line.get(key), str):
+                shown = json.dumps(line.get(key))[:60]
+                raise ChatError(f'"{key}" in LINE must be text, got {shown}', f'no text at "{key}"')
+        full_question = "\n\n".join(filter(None, (line[question], line.get("input") if answer == "output" else None)))
+        return [{"role": "user", "content": full_question}, {"role": "assistant", "content": line[answer]}]
+    messages = line["messages"]
+    if not isinstance(messages, list):
+        raise ChatError('"messages" in LINE must be a list of turns', 'no list at "messages"')
+    for number, message in enumerate(messages, start=1):
+        _check(message, number)
+    if not any(message["role"] == "assistant" for message in messages):
+        raise ChatError("LINE has no assistant's turn: there is nothing to train on", "no assistant's turn")
+    return messages
+
+
+def _check(message: Any, number: int) -> None:
+    if not isinstance(message, dict) or "role" not in message:
+        raise ChatError(f'turn {number} of LINE must have a "role" and a "content"', "a turn without a role")
+    role, content = message["role"], message.get("content")  # type: ignore[reportUnknownVariableType]
+    if role not in ROLES:
+        raise ChatError(
+            f"turn {number} of LINE has the unknown role {json.dumps(role)[:40]}: known are {', '.join(ROLES)}",
+            "an unknown role",
+        )
+    if not isinstance(content, str):
+        shown = json.dumps(content)[:60]
+        raise ChatError(f"the content of turn {number} in LINE must be text, got {shown}", "a turn without text")
+
+
+class ChatEncoder:
+    """Encodes chats by a tokenizer and its template, in the calling process.
+
+    Raises:
+        InputError: its template fails on a question and its answer.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        import tokenizers
+
+        self._template, self._id_type = tokenizer.chat_template, tokenizer.id_type
+        self._renderer: Any = loaded_tokenizer(tokenizer.source)
+        self._tokenizer = tokenizers.Tokenizer.from_str(tokenizer.definition)
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._special = {token.content for token in self._tokenizer.get_added_tokens_decoder().values()}
+        try:
+            text, ((_, end),) = self._spans(_PROBE)
+        except ChatError as error:
+            words = error.words.replace("LINE", "a question with its answer", 1)
+            raise InputError(f"the chat template of {tokenizer.name} is of no use here: {words}") from error
+        self.turn_end = next((token for token in self._special if text[:end].endswith(token)), "")
+        """The special token that ends an assistant's turn; empty where none does."""
+
+    def encode(self, messages: Sequence[Message]) -> Tokens:
+        """Returns a chat as one document with marks.
+
+        Raises:
+            ChatError: the template refuses it, or does not show where an assistant's turn is.
+        """
+        text, spans = self._spans(messages)
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        begins, ends = np.array(encoding.offsets, np.int64).reshape(-1, 2).T
+        marks = np.zeros(len(begins), np.bool_)
+        for begin, end in spans:
+            marks |= (ends > begin) & (begins < end)
+        marks[:1] = False  # nothing predicts a document's first token
+        if not marks.any():
+            raise ChatError("LINE has no token of an assistant", "no assistant's token")
+        return Tokens(ids=np.array(encoding.ids, self._id_type), document_starts=np.zeros(1, np.int64), marks=marks)
+
+    def _spans(self, messages: Sequence[Message]) -> tuple[str, list[tuple[int, int]]]:
+        """Returns the chat's text, and where in it each assistant's turn begins and ends."""
+        if _GENERATION.search(self._template):
+            from transformers.utils.chat_template_utils import render_jinja_template
+
+            (text,), (spans,) = self._render(
+                lambda: render_jinja_template(
+                    [list(messages)],
+                    chat_template=self._template,
+                    return_assistant_tokens_mask=True,
+                    **self._renderer.special_tokens_map,
+                )
+            )
+            return text, [(begin, end) for begin, end in spans]
+        text = self._rendered(messages)
+        return text, list(self._turns(text, messages))
+
+    def _turns(self, text: str, messages: Sequence[Message]) -> Iterator[tuple[int, int]]:
+        for number, message in enumerate(messages):
+            if message["role"] != "assistant":
+                continue
+            before = self._rendered(messages[:number], add_generation_prompt=True)
+            if not text.startswith(before):
+                raise ChatError(
+                    f"the template writes what stands before turn {number + 1} of LINE otherwise where that turn"
+                    " follows, so that its beginning is not known: mark it by {% generation %} in the template",
+                    "a template that hides where a turn begins",
+                )
+            through = self._rendered(messages[: number + 1])
+            if text.startswith(through):
+                end = len(through)
+            else:  # earlier turns are shortened, such as by their thoughts
+                closing = through[through.rfind(message["content"].strip()) + len(message["content"].strip()) :].strip()
+                end = text.find(closing, len(before)) + len(closing) if closing else 0
+            if end <= len(before):
+                raise ChatError(
+                    f"the template does not show where turn {number + 1} of LINE ends: mark it by"
+                    " {% generation %} in the template",
+                    "a template that hides where a turn ends",
+                )
+            # The blank after a token that ends turns is the template's: a model stops before it.
+            stripped = text[:end].rstrip()
+            yield len(before), len(stripped) if stripped.endswith(tuple(self._special)) else end
+
+    def _rendered(self, messages: Sequence[Message], **options: Any) -> str:
+        return self._render(
+            lambda: self._renderer.apply_chat_template(
+                list(messages), chat_template=self._template, tokenize=False, **options
+            )
+        )
+
+    def _render(self, render: Any) -> Any:
+        try:
+            return render()
+        except Exception as error:  # a template may raise anything
+            raise ChatError(f"the template refuses LINE: {one_line(error)}", "refused by the template") from error

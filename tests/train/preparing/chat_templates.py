@@ -1,0 +1,15 @@
+"""Chat templates of several kinds; that of `scripts.tiny_chat` is the plainest."""
+
+MARKED = """{%- for m in messages %}{{- '<|im_start|>' + m.role + '\\n' }}
+{%- if m.role == 'assistant' %}{% generation %}{{ m.content + '<|im_end|>' }}{% endgeneration %}
+{%- else %}{{- m.content + '<|im_end|>' }}{%- endif %}{{- '\\n' }}{%- endfor %}"""
+"""The text of `CHATML`, with an assistant's text marked in the template."""
+THINKING = """{%- set last = messages | map(attribute='role') | list | length - 1 %}
+{%- for m in messages %}{{- '<|im_start|>' + m.role + '\\n' }}
+{%- if m.role == 'assistant' and loop.index0 == last %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}
+{{- m.content.strip() + '<|im_end|>\\n' }}{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"""
+"""A last answer has a place for thoughts, which earlier ones have not."""
+PLAIN = """{%- for m in messages %}{{- m.role + ': ' + m.content + '\\n' }}{%- endfor %}
+{%- if add_generation_prompt %}{{- 'assistant: ' }}{%- endif %}"""
+"""No special token ends a turn."""
