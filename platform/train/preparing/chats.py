@@ -138,7 +138,7 @@ class ChatEncoder:
 
             (text,), (spans,) = self._render(
                 lambda: render_jinja_template(
-                    [list(messages)],
+                    [[dict(message) for message in messages]],
                     chat_template=self._template,
                     return_assistant_tokens_mask=True,
                     **self._renderer.special_tokens_map,
