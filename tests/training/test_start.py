@@ -41,8 +41,7 @@ CONFIGS = {
     "llama": transformers.LlamaConfig(**_SIZES, rope_parameters=_LLAMA3),
     "tied": transformers.Qwen3Config(**_SIZES, head_dim=64, tie_word_embeddings=True),
     "experts": transformers.Qwen3MoeConfig(
-        **{**_SIZES, "num_hidden_layers": 2},
-        head_dim=64,
+        **{**_SIZES, "num_hidden_layers": 2, "head_dim": 64},
         moe_intermediate_size=64,
         num_experts=8,
         num_experts_per_tok=2,
