@@ -29,6 +29,7 @@ platform.__path__ = [str(ROOT / "platform")]
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+os.environ.pop("COLUMNS", None)  # what is printed follows it, and pytest's own processes set it
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # threads of small products wait for each other, as torch's do below
 os.environ["HF_HUB_OFFLINE"] = "1"  # a path that is not there may have the form of an id of the hub
 

@@ -169,7 +169,7 @@ def test_printed_lines_are_steps_where_a_pattern_says_so(tmp_path: Path) -> None
     )
     run, figures = _measured(tmp_path, body, step_line=r"'loss': (?P<loss>[\d.]+)")
     assert run.outcome is Outcome.OK and figures["losses"][0] == 3.0
-    assert "do not tell the tokens of a step" in figures["remark"]
+    assert "do not state the tokens of a step" in figures["remark"]
     assert figures["tokens_per_s"] == pytest.approx(256 / 0.02, rel=0.5)
     assert sum(figures["step_times_s"][TIMING.warmup_steps :]) == pytest.approx(
         run.steps[-1].at_s - run.steps[TIMING.warmup_steps - 1].at_s

@@ -166,7 +166,7 @@ def _pipelined_gradients(engine: Any) -> dict[str, torch.Tensor]:
 def _gradients_of(engine: Any, module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     for name, parameter in module.named_parameters():
         gradient: Any = parameter.grad
-        if gradient is None and not parameter.requires_grad:
+        if not parameter.requires_grad and gradient is None:
             continue
         yield plain_name(name), engine.full(plain_name(name), gradient.detach().clone()).float()
 

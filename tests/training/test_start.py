@@ -35,13 +35,14 @@ _SIZES: dict[str, Any] = {
     "num_key_value_heads": 2,
     "max_position_embeddings": 64,
 }
+_SHORT: dict[str, Any] = {**_SIZES, "num_hidden_layers": 2, "head_dim": 64}
 _LLAMA3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
            "high_freq_factor": 4.0, "original_max_position_embeddings": 16}  # fmt: skip
 CONFIGS = {
     "llama": transformers.LlamaConfig(**_SIZES, rope_parameters=_LLAMA3),
     "tied": transformers.Qwen3Config(**_SIZES, head_dim=64, tie_word_embeddings=True),
     "experts": transformers.Qwen3MoeConfig(
-        **{**_SIZES, "num_hidden_layers": 2, "head_dim": 64},
+        **_SHORT,
         moe_intermediate_size=64,
         num_experts=8,
         num_experts_per_tok=2,

@@ -27,7 +27,7 @@ SEARCH = """
     --seed --seq-len --set --step-line --steps --studies --time-budget --tokens --tokens-per-step --trust
     --wait-for-gpus --wandb --whole-steps
 """
-REPORT = "--compare --csv --html --json --markdown --mlflow --no-mlflow --pictures --studies --trust --wandb"
+REPORT = "--compare --csv --html --json --markdown --mlflow --no-mlflow --pictures --serve --studies --trust --wandb"
 
 COMMANDS_OF_ROOMS = ("search", "plan", "validate", "report")
 """Commands that are packages."""
