@@ -21,6 +21,7 @@ from tests.contract.mesh_group import STEPS, Trained, run_all
 from tests.contract.reference import dense_model, make_optimizer
 from trainers import data
 from trainers.engines import torch_engine
+from trainers.kernels.spans import ids_of
 from trainers.mesh import tensor_parallel
 from trainers.models import adapters, weights
 from trainers.models.weights import draw
@@ -36,11 +37,17 @@ _STAGE_3: dict[str, Any] = {"engine": "fsdp", "zero_stage": 3, "attention": "sdp
 
 
 def _case(
-    name: str, layout: Mapping[str, Any], precision: str = "fp32", targets: str = "all-linear", fault: str = ""
+    name: str,
+    layout: Mapping[str, Any],
+    precision: str = "fp32",
+    targets: str = "all-linear",
+    fault: str = "",
+    **changes: Any,
 ) -> MeshCase:
     chosen = dataclasses.replace(
-        recipe({**MODELS, **FAMILIES}[name], precision), adapter="lora_4", lora_targets=targets, lora_alpha=6.0
-    )
+        recipe({**MODELS, **FAMILIES}[name], precision),
+        adapter="lora_4", lora_targets=targets, lora_alpha=6.0, **changes,
+    )  # fmt: skip
     return MeshCase(recipe=chosen, layout=Layout(**layout), fault=fault)
 
 
@@ -52,6 +59,7 @@ CASES = (
     _case("phi3", {**_STAGE_3, "dp_shard": 2, "checkpointing": "every_2"}, targets="qkv_proj+mlp.down_proj"),
     _case("qwen3", {**_STAGE_3, "dp_shard": 2, "compile": "block", "checkpointing": "full"}),
     _case("llama", {**_DDP, "tp": 2, "loss": "chunked"}),
+    _case("llama", {**_STAGE_3, "dp_shard": 2, "loss": "chunked"}, trained_tokens="marked"),
     _case("gpt2", {**_STAGE_3, "tp": 2}),
     _case("qwen3", {**_STAGE_2, "cp": 2}),
     _case("qwen3_moe", {**_STAGE_3, "dp_shard": 2, "experts": "grouped"}, targets="q_proj+v_proj"),
@@ -137,14 +145,14 @@ def merged(case: MeshCase) -> Trained:
     source = data.source(trained_recipe)
     first = {**base, **{name: weight.detach().clone() for name, weight in adapter.items()}}
     with torch.no_grad():
-        logits = logits_of(torch.from_numpy(source.sequences(0, range(2)))[:, :-1])
+        logits = logits_of(ids_of(torch.from_numpy(source.sequences(0, range(2))))[:, :-1])
     gradients: dict[str, torch.Tensor] = {}
     stepped: dict[str, torch.Tensor] = {}
     losses, norms = [], []
     for step in range(STEPS):
         tokens = torch.from_numpy(source.sequences(step, range(GLOBAL_BATCH)))
         optimizer.zero_grad()
-        loss = F.cross_entropy(logits_of(tokens[:, :-1]).flatten(0, 1), labels_of(tokens).flatten())
+        loss = F.cross_entropy(logits_of(ids_of(tokens)[:, :-1]).flatten(0, 1), labels_of(tokens).flatten())
         loss.backward()
         norms.append(torch.nn.utils.clip_grad_norm_(adapter.values(), trained_recipe.grad_clip).item())
         gradients = gradients or {
