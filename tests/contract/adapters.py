@@ -9,17 +9,14 @@ from typing import Any
 from unittest import mock
 
 import torch
-import torch.nn.functional as F
 from torch.func import functional_call
 from transformers.pytorch_utils import Conv1D
 
-from tests.contract.cases import GLOBAL_BATCH, recipe
+from tests.contract.cases import recipe
 from tests.contract.family_cases import FAMILIES
-from tests.contract.masks import labels_of
 from tests.contract.mesh_cases import MODELS, MeshCase
-from tests.contract.mesh_group import STEPS, Trained, run_all
+from tests.contract.mesh_group import Trained, in_one_process, run_all
 from tests.contract.reference import dense_model, make_optimizer
-from trainers import data
 from trainers.engines import torch_engine
 from trainers.kernels.spans import ids_of
 from trainers.mesh import tensor_parallel
@@ -140,28 +137,10 @@ def merged(case: MeshCase) -> Trained:
                 product = 6.0 / 4 * adapter[f"{path}.lora_B.weight"] @ down
                 transposed = isinstance(model.get_submodule(path), Conv1D)
                 changed[f"{path}.weight"] = base[f"{path}.weight"] + (product.T if transposed else product)
-        return functional_call(model, changed, (tokens,)).logits
+        return functional_call(model, changed, (ids_of(tokens),)).logits
 
-    source = data.source(trained_recipe)
-    first = {**base, **{name: weight.detach().clone() for name, weight in adapter.items()}}
-    with torch.no_grad():
-        logits = logits_of(ids_of(torch.from_numpy(source.sequences(0, range(2))))[:, :-1])
-    gradients: dict[str, torch.Tensor] = {}
-    stepped: dict[str, torch.Tensor] = {}
-    losses, norms = [], []
-    for step in range(STEPS):
-        tokens = torch.from_numpy(source.sequences(step, range(GLOBAL_BATCH)))
-        optimizer.zero_grad()
-        loss = F.cross_entropy(logits_of(ids_of(tokens)[:, :-1]).flatten(0, 1), labels_of(tokens).flatten())
-        loss.backward()
-        norms.append(torch.nn.utils.clip_grad_norm_(adapter.values(), trained_recipe.grad_clip).item())
-        gradients = gradients or {
-            name: weight.grad.clone() for name, weight in adapter.items() if weight.grad is not None
-        }
-        optimizer.step()
-        stepped = stepped or {**base, **{name: weight.detach().clone() for name, weight in adapter.items()}}
-        losses.append(loss.item())
-    return Trained(weights=first, stepped=stepped, logits=logits, gradients=gradients, losses=losses, grad_norms=norms)
+    trained = in_one_process(trained_recipe, adapter, logits_of, optimizer)
+    return dataclasses.replace(trained, weights={**base, **trained.weights}, stepped={**base, **trained.stepped})
 
 
 def _drawn(model: Any, trained_recipe: Recipe) -> Generator[tuple[str, torch.nn.Parameter]]:

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import gc
 import traceback
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any
 from unittest import mock
 
@@ -30,6 +30,7 @@ from trainers.mesh import context_parallel, tensor_parallel
 from trainers.models import weights as made_weights
 from trainers.spec import engines
 from trainers.spec.batch import BatchPoint
+from trainers.spec.recipe import Recipe
 
 STEPS = 2
 """The number of steps: the first shows gradients, the second what the optimizer and the engine made of them."""
@@ -289,28 +290,37 @@ def _own_part(part: torch.Tensor, dim: int, group: Any) -> torch.Tensor:
 def dense(case: MeshCase, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Trained:
     """Trains the plain model for the same steps in one process and returns the results."""
     recipe = case.recipe
+    return in_one_process(
+        recipe, dict(model.named_parameters()), lambda tokens: masks.dense_logits(model, tokens, recipe), optimizer
+    )
+
+
+def in_one_process(
+    recipe: Recipe,
+    parameters: Mapping[str, torch.nn.Parameter],
+    logits_of: Callable[[torch.Tensor], torch.Tensor],
+    optimizer: torch.optim.Optimizer,
+) -> Trained:
+    """Trains parameters for the same steps, with the logits of [batch, seq_len] flagged tokens as given."""
     source = data.source(recipe)
-    weights = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    weights = {name: weight.detach().clone() for name, weight in parameters.items()}
     with torch.no_grad():
-        logits = masks.dense_logits(model, torch.from_numpy(source.sequences(0, range(2)))[:, :-1], recipe)
+        logits = logits_of(torch.from_numpy(source.sequences(0, range(2)))[:, :-1])
     gradients: dict[str, torch.Tensor] = {}
     stepped: dict[str, torch.Tensor] = {}
     losses, norms = [], []
     for step in range(STEPS):
         tokens = torch.from_numpy(source.sequences(step, range(GLOBAL_BATCH)))
         optimizer.zero_grad()
-        logits_of_step = masks.dense_logits(model, tokens[:, :-1], recipe)
-        loss = F.cross_entropy(logits_of_step.float().flatten(0, 1), masks.labels_of(tokens).flatten())
+        loss = F.cross_entropy(logits_of(tokens[:, :-1]).float().flatten(0, 1), masks.labels_of(tokens).flatten())
         loss.backward()
-        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.grad_clip).item())
+        norms.append(torch.nn.utils.clip_grad_norm_(parameters.values(), recipe.grad_clip).item())
         if not step:
             gradients = {
-                name: parameter.grad.clone()
-                for name, parameter in model.named_parameters()
-                if parameter.grad is not None
+                name: parameter.grad.clone() for name, parameter in parameters.items() if parameter.grad is not None
             }
         optimizer.step()
-        stepped = stepped or {name: weight.detach().clone() for name, weight in model.named_parameters()}
+        stepped = stepped or {name: weight.detach().clone() for name, weight in parameters.items()}
         losses.append(loss.item())
     return Trained(
         weights=weights, stepped=stepped, logits=logits, gradients=gradients, losses=losses, grad_norms=norms

@@ -64,7 +64,7 @@ def test_axes_that_mean_nothing_are_refused(tmp_path: Path, sets: tuple[str, ...
     ("build", "sentence"),
     [
         ("train.py", "a function is named as FILE.py:NAME or MODULE:NAME, got 'train.py'"),
-        ("train.py:bu ild", "a function is named as FILE.py:NAME or MODULE:NAME"),
+        ("train.py:a build", "a function is named as FILE.py:NAME or MODULE:NAME"),
         ("other.py:build", "other.py cannot be found from"),
         ("no.such.module:build", "no.such.module cannot be found from"),
         ("train.py:built", "has no function built"),

@@ -84,6 +84,7 @@ class TestKnowledgeKept:
         assert self.best(new).tokens_per_s == winner.tokens_per_s
         assert sum(map(len, new)) <= sum(map(len, old)) * 2 / 3
 
+    @pytest.mark.heavy
     def test_old_measurements_are_neither_picked_nor_an_incumbent_nor_counted_as_tried(self) -> None:
         """Checks that a search which does not end by worth suggests every point of the space that is not held back, and
         no other point.
@@ -195,6 +196,7 @@ class TestStopping:
         endless.update(BLOOM[0], ran(BLOOM[0], 1e-3))
         assert endless.suggest() is not None, "a run without an end pays for every trial"
 
+    @pytest.mark.heavy
     def test_with_nothing_planned_it_goes_on_to_the_last(self) -> None:
         assert self.stopped(None)[1] == "every layout of the space was tried"
 

@@ -75,7 +75,9 @@ class TestHeldBack:
             ran_anyway += bool(points.log_needed[point] > 0)
         assert ran_anyway > 0
 
-    @pytest.mark.parametrize(("tokens", "tried"), [(math.inf, True), (None, False)])
+    @pytest.mark.parametrize(
+        ("tokens", "tried"), [(math.inf, True), pytest.param(None, False, marks=pytest.mark.heavy)]
+    )
     def test_what_is_held_back_is_tried_once_nothing_that_fits_pays(self, tokens: float | None, tried: bool) -> None:
         """Checks that such points are tried for a run that has no end, where every saving pays in the end, even one by
         a point that may not fit; a search without planned tokens does not try them.

@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib
-import importlib.util
 import json
 import struct
 from collections.abc import Iterator
@@ -20,7 +19,6 @@ from platform.tracking.wandb_runs import MIRRORED, WandbMirror
 from tests.samples import header, layout, measurement, oom, skipped
 from trainers.records.journal import End, Measured
 
-needs_wandb = pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="wandb is not installed")
 AT = "2026-01-01T00:00:00+00:00"
 
 
@@ -85,7 +83,6 @@ def _records(data: bytes) -> Iterator[bytes]:
             parts = b""
 
 
-@needs_wandb
 @pytest.mark.mirror
 def test_each_measurement_is_a_run_of_the_study_s_group(folder: Path) -> None:
     mirror = WandbMirror(folder, "team/layouts").start()
@@ -104,7 +101,6 @@ def test_each_measurement_is_a_run_of_the_study_s_group(folder: Path) -> None:
     assert "wandb sync" in mirror.look and str(folder / "wandb") in mirror.look
 
 
-@needs_wandb
 @pytest.mark.mirror
 def test_what_was_mirrored_is_not_mirrored_again(folder: Path) -> None:
     assert WandbMirror(folder, "layouts").start().close(120.0) == ""
@@ -122,7 +118,6 @@ def test_what_was_mirrored_is_not_mirrored_again(folder: Path) -> None:
     assert len((folder / "wandb" / MIRRORED).read_text().splitlines()) == len(first) + 2
 
 
-@needs_wandb
 @pytest.mark.mirror
 def test_a_report_brings_both_up_to_date(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert report(["one", "--studies", str(folder.parent), "--wandb", "layouts"]) == 0
@@ -131,7 +126,6 @@ def test_a_report_brings_both_up_to_date(folder: Path, capsys: pytest.CaptureFix
     assert len(runs_in(folder)) == 4
 
 
-@needs_wandb
 @pytest.mark.mirror
 def test_what_wandb_lacks_is_said_and_nothing_else_fails(folder: Path) -> None:
     (folder / "wandb").write_text("in the way")

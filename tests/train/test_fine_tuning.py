@@ -1,16 +1,13 @@
 """The commands of docs/fine-tuning.md, run as they stand there: from chats to a folder that answers."""
 
-import os
-import signal
-import subprocess
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
 from platform.train.training_folder import TrainingFolder, steps_of
 from scripts.tiny_chat import answer
-from tests.train.test_first_training import RESUMED, ROOT
-from tests.training.environment import ENVIRONMENT
+from tests.train.pages import ROOT, commands, followed
 from trainers.records.training import Validated
 
 pytestmark = [pytest.mark.ray, pytest.mark.search, pytest.mark.heavy]
@@ -19,30 +16,11 @@ PAGE = ROOT / "docs" / "fine-tuning.md"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns the folder in which all commands ran, one after the other, in one shell; an unresolved search is
-    resumed.
-    """
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Generator[Path]:
+    """Yields the folder in which all commands ran, one after the other, in one shell."""
     folder = tmp_path_factory.mktemp("tuned")
-    (folder / ".venv").symlink_to(ROOT / ".venv")
-    lines = [line.removeprefix("    ") for line in PAGE.read_text().splitlines() if line.startswith("    ")]
-    resumed = RESUMED.replace("first", "tuned")
-    lines = [f"{line} || {resumed}" if line.startswith("python -m platform.search") else line for line in lines]
-    with (folder / "output").open("wb") as output:
-        shell = subprocess.Popen(
-            ["bash", "-c", "\n".join(["set -e", *lines])],
-            cwd=folder,
-            env={**ENVIRONMENT, "PYTHONPATH": str(ROOT)},
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        assert shell.wait(timeout=1200) == 0, (folder / "output").read_text()[-5000:]
-    finally:
-        if shell.poll() is None:
-            os.killpg(shell.pid, signal.SIGKILL)
-    return folder
+    with followed("\n".join(commands(PAGE, "tuned")), folder, timeout_s=1200):
+        yield folder
 
 
 def test_marked_tokens_alone_were_trained_on_and_counted(folder: Path) -> None:

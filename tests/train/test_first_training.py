@@ -1,11 +1,8 @@
 """The commands of docs/first-training.md, run as they stand there: from text files to a report and loss curves."""
 
 import contextlib
-import os
 import shutil
-import signal
 import socket
-import subprocess
 import time
 import urllib.request
 from collections.abc import Generator
@@ -16,24 +13,12 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 from platform.train.training_folder import TrainingFolder, steps_of
-from tests.training.environment import ENVIRONMENT
+from tests.train.pages import ROOT, commands, followed
 from trainers.records.training import Begun
 
 pytestmark = [pytest.mark.ray, pytest.mark.mirror, pytest.mark.search, pytest.mark.heavy]
 
-ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "first-training.md"
-
-
-RESUMED = "{ [ $? = 4 ] && for _ in 1 2 3; do python -m platform.search --resume first && break; done; }"
-"""The command that follows the page's advice for a search that a disturbed machine left unresolved."""
-
-
-def commands() -> list[str]:
-    """Returns the indented lines of the page; a search that is not resolved (exit code 4) is resumed."""
-    assert RESUMED.split(" do ")[1].split(" &&")[0] in PAGE.read_text()
-    lines = [line.removeprefix("    ") for line in PAGE.read_text().splitlines() if line.startswith("    ")]
-    return [f"{line} || {RESUMED}" if line.startswith("python -m platform.search") else line for line in lines]
 
 
 @pytest.fixture(scope="module")
@@ -49,25 +34,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory, port: int) -> Generator[Pat
     running are killed afterwards.
     """
     folder = tmp_path_factory.mktemp("first")
-    (folder / ".venv").symlink_to(ROOT / ".venv")
     shutil.copytree(ROOT / "docs", folder / "docs")
-    script = "\n".join(["set -e", *commands()]).replace("--port 5000", f"--port {port}")
+    script = "\n".join(commands(PAGE, "first")).replace("--port 5000", f"--port {port}")
     assert f"--port {port}" in script
-    with (folder / "output").open("wb") as output:
-        shell = subprocess.Popen(
-            ["bash", "-c", script],
-            cwd=folder,
-            env={**ENVIRONMENT, "PYTHONPATH": str(ROOT)},
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        assert shell.wait(timeout=1800) == 0, (folder / "output").read_text()[-5000:]
+    with followed(script, folder, timeout_s=1800):
         yield folder
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(shell.pid, signal.SIGKILL)
 
 
 def test_the_training_was_killed_once_and_went_on_to_its_end(folder: Path):

@@ -10,26 +10,14 @@ import pytest
 
 from platform.tracking.serve import newest
 from platform.train.mlflow_run import TrainingRun
-from tests.training.values import STEP, plan
-from trainers.records.training import Begun, Steps, Validated
+from tests.training.values import STEP, STEPS, plan
+from trainers.records.training import Begun, Validated
 from trainers.records.training_lines import write
 
 pytestmark = pytest.mark.mirror
 
 BEGUN = Begun(attempt=1, step=0, tokens=0, startup_s=5.0, layout="DDP", nodes=("a",), matmul_tflops=(1.0,))
-FIRST = Steps(
-    attempt=1,
-    first_step=1,
-    losses=(3.0, 2.0),
-    grad_norms=(1.0, 0.5),
-    learning_rates=(0.1, 0.2),
-    tokens=2 * STEP,
-    tokens_per_step=STEP,
-    train_s=7200.0,
-    steps_s=3600.0,
-    data_s=0.0,
-    peak_gib=1.5,
-)
+FIRST = dataclasses.replace(STEPS, train_s=7200.0, steps_s=3600.0)
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from trainers.records.training import LearningRateSchedule, TrainingPhase, TrainingPlan, Validation
+from trainers.records.training import LearningRateSchedule, Steps, TrainingPhase, TrainingPlan, Validation
 from trainers.spec.batch import BatchPoint
 from trainers.spec.layout import Layout
 from trainers.spec.model import ModelSpec
@@ -18,6 +18,20 @@ RECIPE = Recipe(
 DDP = Layout(engine="ddp", dp_replicate=2)
 FSDP = Layout(engine="fsdp", zero_stage=3, dp_shard=2)
 STEP = RECIPE.tokens_per_step
+STEPS = Steps(
+    attempt=1,
+    first_step=1,
+    losses=(3.0, 2.0),
+    grad_norms=(1.0, 0.5),
+    learning_rates=(0.1, 0.2),
+    tokens=2 * STEP,
+    tokens_per_step=STEP,
+    train_s=2.0,
+    steps_s=2.0,
+    data_s=0.0,
+    peak_gib=1.5,
+)
+"""Two steps in two seconds."""
 
 
 def plan(layout: Layout = DDP, *, steps: int = 12, **fields: Any) -> TrainingPlan:

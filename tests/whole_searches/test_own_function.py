@@ -18,6 +18,7 @@ def build_or_fail(layout):
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.ray
 @pytest.mark.search
 def test_the_page_s_example_is_searched_on_two_workers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
