@@ -2,8 +2,13 @@
 
 import contextlib
 import os
+import re
 import sys
 import textwrap
+
+_COMMAND = re.compile(r"(?:python -m|make) [^;,()]*[^;,() ]")
+_BLANK = "\0"
+"""Stands for a blank at which a line is not broken."""
 
 
 def print_line(text: str) -> None:
@@ -14,12 +19,16 @@ def print_line(text: str) -> None:
 def wrapped(text: str) -> str:
     """Returns the text with its lines broken between words to the terminal's width, the same where there is none."""
     width = terminal_width(0)
-    lines = text.splitlines() if width else []
-    broken = [
-        textwrap.fill(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-        for line in lines
-    ]
-    return "\n".join(broken) if width else text
+    return "\n".join(filled(line, width, indent="  ") for line in text.splitlines()) if width else text
+
+
+def filled(sentence: str, width: int, *, indent: str = "") -> str:
+    """Returns a sentence in lines of `width` at most, later ones with `indent`; a command in it stays on one line, as
+    it is copied.
+    """
+    text = _COMMAND.sub(lambda command: command[0].replace(" ", _BLANK), sentence)
+    lines = textwrap.fill(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return lines.replace(_BLANK, " ")
 
 
 def terminal_width(otherwise: int) -> int:

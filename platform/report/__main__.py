@@ -48,7 +48,7 @@ from platform.tracking.wandb_option import wandb_field
 from platform.tracking.wandb_runs import WandbMirror
 from trainers.records.measurement import Measurement
 from trainers.records.trust import not_written, other_owner
-from trainers.spec.codec import to_json
+from trainers.spec.codec import printable, to_json
 
 _MIRROR_S = 120.0
 """Longest time that updating MLflow may take, in seconds."""
@@ -184,7 +184,7 @@ def _report_team(root: Path, paths: Sequence[Path], options: ReportOptions) -> i
         try:
             studies.append((path, _read(path)))
         except InputError as error:
-            print_line(f"Left out: {path.relative_to(root)}: {one_line(error)}")
+            print_line(printable(f"Left out: {path.relative_to(root)}: {one_line(error)}"))
     if not studies:
         raise InputError(f"no study in {root} can be read")
     results = [result for _, result in studies]

@@ -2,12 +2,11 @@
 
 import os
 import sys
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
 from platform.common.json_form import print_json
-from platform.common.output import terminal_width
+from platform.common.output import filled, terminal_width
 from platform.report.accumulations import accumulation_parts
 from platform.report.batches import batch_parts
 from platform.report.console import rendered
@@ -32,6 +31,6 @@ def show(result: StudyResult, files: Sequence[Path], *, as_object: bool) -> None
     parts = (*batch_parts(result), *accumulation_parts(result), *profile_parts(result))
     print(render(result, width=width, color=color), rendered(parts, width=width, color=color), sep="", end="")
     for sentence in [*verdicts(result), *lessons(result)]:
-        print(textwrap.fill(sentence, width, break_long_words=False, break_on_hyphens=False))
+        print(filled(sentence, width))
     if files:
         print("Files:", *files, sep="\n  ")

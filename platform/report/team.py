@@ -11,6 +11,7 @@ from platform.study.keys import key_of
 from platform.study.result.ranking import PointRuns
 from platform.study.result.result import StudyResult
 from trainers.records.journal import StudyHeader
+from trainers.spec.codec import printable
 
 _MOST_SHARED = 20
 """Number of points measured in several studies that are listed, the fastest first."""
@@ -51,7 +52,7 @@ def team_parts(studies: Sequence[tuple[Path, StudyResult]], root: Path) -> list[
     """
     rows = [
         _Row(
-            study=str(path.relative_to(root)),
+            study=_name(path, root),
             person=_person(path),
             header=result.header,
             recipe=of_recipe.recipe.label,
@@ -76,7 +77,7 @@ def _shared(studies: Sequence[tuple[Path, StudyResult]], root: Path) -> list[_Sh
     """Returns the points that several studies measured on as many of the same devices, the fastest first."""
     by_key: dict[tuple[str, int, str], dict[str, PointRuns]] = {}
     for path, result in studies:
-        name = str(path.relative_to(root))
+        name = _name(path, root)
         for of_recipe in result.measured:
             for point in of_recipe.points:
                 if point.median_tokens_per_s is not None:
@@ -95,6 +96,10 @@ def _shared(studies: Sequence[tuple[Path, StudyResult]], root: Path) -> list[_Sh
         for run in [next(iter(by_study.values())).main_run]
     ]
     return sorted(shared, key=lambda point: -max(speed for _, speed in point.figures))
+
+
+def _name(path: Path, root: Path) -> str:
+    return printable(str(path.relative_to(root)))
 
 
 def _person(path: Path) -> str:

@@ -16,6 +16,7 @@ from platform.study.folder import absolute_path, studies_field
 from platform.tracking.uri import default_uri, sqlite_path
 from platform.tracking.urls import PORT
 from platform.tracking.views import ADDRESS
+from trainers.spec.codec import printable
 
 _HOST = "127.0.0.1"
 
@@ -74,7 +75,7 @@ def newest(store: Path | None, port: int) -> list[str]:
         addresses = views[run, name]
         shown = [view for view in _SHOWN if view in addresses and _NEEDS.get(view, "") in {"", *roles.get(run, ())}]
         if shown:
-            lines.append(f"{name}:")
+            lines.append(f"{printable(name)}:")
             lines += [f"  {view:<8} {_at_port(addresses[view], port)}" for view in shown]
     return lines
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from platform.common.output import terminal_width
+from platform.common.output import filled, terminal_width
 
 
 @pytest.mark.parametrize(("columns", "terminals", "width"), [
@@ -24,3 +24,10 @@ def test_columns_come_before_terminals_and_these_before_none(
     if columns is not None:
         monkeypatch.setenv("COLUMNS", columns)
     assert terminal_width(200) == width
+
+
+def test_a_command_stays_on_one_line() -> None:
+    command = "python -m platform.search --resume one --studies /a/long/folder"
+    lines = filled(f"Interrupted. What was measured is kept; go on with: {command}", 40, indent="  ").splitlines()
+    assert lines[-1] == f"  {command}" and max(map(len, lines[:-1])) <= 40
+    assert filled(f"It ran (see {command}; or wait) and ended.", 30).splitlines()[1] == f"{command};"

@@ -128,6 +128,11 @@ def test_an_export_has_the_tokenizer_and_template_that_the_training_began_with(t
     recipe = recipe_of(str(_config_alone(tmp_path / "config")))
     (tmp_path / "out").mkdir()
     assert not write_tokenizer(recipe, tmp_path / "out")
+    (folder / "vocab.txt").symlink_to(tmp_path / "begun" / ".." / "key")
+    (tmp_path / "key").write_text("private")
+    with pytest.raises(ValueError, match=r"vocab\.txt is a link to .*key, outside of its folder"):
+        write_tokenizer(recipe, tmp_path / "out", initial_weights=str(folder))
+    (folder / "vocab.txt").unlink()
     assert write_tokenizer(recipe, tmp_path / "out", initial_weights=str(folder))
     exported, begun = (transformers.AutoTokenizer.from_pretrained(path) for path in (tmp_path / "out", folder))
     chat = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "there"}]

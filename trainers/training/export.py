@@ -12,6 +12,7 @@ import torch
 from trainers.data.index import TOKENIZER, read_index
 from trainers.distributed.state import WEIGHT
 from trainers.records.checkpoints import read_manifest
+from trainers.records.plain_files import read_plain, refuse_links
 from trainers.spec import engines
 from trainers.spec.model import ModelSpec
 from trainers.spec.recipe import INCLUDED, Recipe
@@ -82,19 +83,35 @@ def write_tokenizer(recipe: Recipe, out: Path, *, initial_weights: str = "") -> 
     """Writes the tokenizer of the recipe's data, with its chat template, into the folder `out`; returns whether one is
     known: that which `platform.prepare` used, one that has the bytes of a text for its ids, or that of the folder of
     `initial_weights`, of which the settings of generation are carried along in any case.
+
+    Raises:
+        ValueError: a file of these folders is a link out of it.
     """
     folder = Path(recipe.data)
     carried = [path for path in _files(initial_weights) if _CARRIED.fullmatch(path.name)]
     for path in carried:
-        shutil.copyfile(path, out / path.name)
+        (out / path.name).write_bytes(_content(path))
     index = read_index(folder) if folder.is_dir() else None
     if index is not None and (folder / TOKENIZER).is_dir():
+        refuse_links(folder / TOKENIZER)
         shutil.copytree(folder / TOKENIZER, out, dirs_exist_ok=True)
         return True
     if recipe.data == INCLUDED or (index is not None and index.tokenizer == "bytes"):
         _byte_tokenizer().save_pretrained(out)
         return True
     return any(path.name.startswith("tokenizer") for path in carried)
+
+
+def _content(path: Path) -> bytes:
+    """Returns the content of a file of somebody's folder. A link may lead to another place of the hub's cache that the
+    folder is in: elsewhere may be a file that only this user can read.
+    """
+    folder, target = path.parent.resolve(), path.resolve()
+    if not target.is_relative_to(folder.parents[1] if folder.parent.name == "snapshots" else folder):
+        raise ValueError(
+            f"{path} is a link to {target}, outside of its folder: put the file itself there, or remove it"
+        )
+    return read_plain(target)
 
 
 def _files(folder: str) -> list[Path]:
