@@ -134,7 +134,7 @@ def _interpreter(minor: int) -> Path | None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("minor", [11, 12, 13])
+@pytest.mark.parametrize("minor", [11, *(pytest.param(minor, marks=pytest.mark.heavy) for minor in (12, 13))])
 def test_pip_installs_it_and_leaves_nothing_of_it(minor: int, wheel: Path, tmp_path: Path) -> None:
     interpreter = _interpreter(minor)
     if interpreter is None:

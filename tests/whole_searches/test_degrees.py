@@ -55,6 +55,7 @@ def _num_trial_ends(lines: Sequence[Line]) -> int:
     return sum(isinstance(line, TrialEnd) for line in lines)
 
 
+@pytest.mark.heavy
 def test_every_degree_trains_the_same_model(tmp_path: Path) -> None:
     space = write_space(
         tmp_path / "split.py",
