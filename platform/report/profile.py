@@ -82,6 +82,7 @@ def parts_of(profile: Profile, predicted: StepTime | None = None) -> list[StepPa
             name="tensor parallelism", measured_s=sums.exposed_tp_s, predicted_s=model("tensor_s"), parent=EXPOSED
         ),
         StepPart(name="context parallelism", measured_s=sums.exposed_cp_s, parent=EXPOSED),
+        StepPart(name="expert parallelism", measured_s=sums.exposed_ep_s, parent=EXPOSED),
         StepPart(
             name="pipeline, its bubble included",
             measured_s=sums.exposed_pp_s,

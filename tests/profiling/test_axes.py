@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from tests.contract.cases import GLOBAL_BATCH, recipe
+from tests.contract.cases import GLOBAL_BATCH, MOE, recipe
 from tests.contract.group import run_group
 from tests.contract.mesh_cases import MODELS
 from trainers import data
@@ -29,6 +29,7 @@ pytestmark = pytest.mark.contract
 _PLAIN = Layout(engine="ddp", attention="sdpa")
 _DEGREES = {"tp": "tp", "cp": "cp", "pp": "pp", "dp": "dp_replicate"}
 LAYOUTS = {axis: dataclasses.replace(_PLAIN, **{degree: 2}) for axis, degree in _DEGREES.items()}
+LAYOUTS["ep"] = Layout(engine="fsdp", zero_stage=3, dp_shard=2, ep=2, attention="sdpa", experts="grouped")
 
 
 class _Ranges:
@@ -51,7 +52,7 @@ def _profiled(layouts: dict[str, Layout]) -> dict[str, Sums]:
 
 
 def _sums(layout: Layout) -> Sums:
-    chosen = recipe(MODELS["llama"])
+    chosen = recipe(MOE if layout.ep > 1 else MODELS["llama"])
     engine: Any = create_engine(chosen, layout, torch.device("cpu"))
     tokens = torch.from_numpy(data.source(chosen).sequences(0, range(GLOBAL_BATCH)))
     micro_batches = list(tokens.chunk(2))
@@ -74,5 +75,5 @@ def test_each_axis_has_its_own_communication() -> None:
         parts = {exposed_axis: getattr(sums, f"exposed_{exposed_axis}_s") for exposed_axis in AXES}
         assert sum(parts.values()) == pytest.approx(sums.communication_exposed_s)
         assert parts[axis] > 0, (axis, sums_by_axis)
-        others = {"tp", "cp", "pp"} - {axis}
+        others = {*AXES} - {axis, "dp"}
         assert all(parts[other] == 0 for other in others), (axis, parts)

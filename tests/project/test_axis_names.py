@@ -31,6 +31,7 @@ AXES: Mapping[str, frozenset[str]] = {
     "trainers/spec/layout.py": SHARED
     - {"attention", "bucket_mib", "compile", "experts", "loss", "mlp", "schedule", "virtual"},
     "trainers/spec/degree.py": frozenset({"experts"}),  # what ranks may share out
+    "trainers/distributed/collectives.py": frozenset({"experts"}),  # the same: its name in a profile
     # What engines, kernels and degrees can do, asked before a trial.
     "trainers/spec/engines/": SHARED,
     "trainers/spec/adapter_rules.py": frozenset({"experts", "offload"}),

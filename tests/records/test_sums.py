@@ -5,6 +5,7 @@ import random
 import pytest
 
 from trainers.records.sums import AXES, COMPUTE, FIELDS, Axis, Busy, Kind, Sums, sum_between, whole_step
+from trainers.spec.layout_axes import DEGREES
 
 KINDS: tuple[Kind, ...] = (*COMPUTE, "communication")
 
@@ -43,6 +44,10 @@ def test_any_time_line_adds_up(seed: int) -> None:
     assert {name: getattr(sums, name) for name in FIELDS} == by_millisecond(pieces, start, end)
     assert sums.wall_s == end - start
     assert sum(getattr(sums, f"exposed_{axis}_s") for axis in AXES) == sums.communication_exposed_s
+
+
+def test_each_degree_that_cuts_a_model_has_its_seconds() -> None:
+    assert {*AXES} == {"dp"} | {name for name, degree in DEGREES.items() if degree.cuts != "samples"}
 
 
 def test_communication_is_hidden_only_beside_compute() -> None:

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from trainers.marks.ranges import exchanging
+from trainers.spec.layout_axes import CUTTING
 
 _ops: Any = torch.ops._c10d_functional
 
@@ -116,7 +117,7 @@ class _TakePart(torch.autograd.Function):
 
 
 def _exchanged(tensor: torch.Tensor, sent: Sequence[int], received: Sequence[int], group: Any) -> torch.Tensor:
-    with exchanging(group):
+    with exchanging(group, "+".join(CUTTING["experts"])):
         return _ops.wait_tensor(
             _ops.all_to_all_single(tensor.contiguous(), list(received), list(sent), group.group_name)
         )

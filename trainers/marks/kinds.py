@@ -78,16 +78,18 @@ def axis_of(kernel: str, around: Sequence[str], description: str, default: str) 
 
     `description` is that of its process group in the trace, "" if there is none: then the innermost range that names an
     exchange decides. `default` describes the default process group, of all ranks; if that is "cp", the group carries
-    gradients and shards too, and only a range identifies the exchange of attention. Transfers between two ranks belong
-    to a pipeline, everything else to data parallelism: gradients, shards, norms over several axes.
+    gradients and shards too, and only a range identifies the exchange of attention. Transfers between two ranks of no
+    other axis belong to a pipeline, everything else to data parallelism: gradients, shards, norms over several axes.
     """
     name_from_range = next((name.removeprefix(EXCHANGE) for name in reversed(around) if name.startswith(EXCHANGE)), "")
     group = name_from_range if description in ("", _ALL_RANKS) and name_from_range else description
     if group == _ALL_RANKS:
         group = default if name_from_range or default != "cp" else "dp"
-    if _SENDS.search(kernel) or any(_SENDS.search(name) for name in around):
+    axis = dict(zip(map(str, AXES), AXES, strict=True)).get(group, "dp")
+    # NCCL's all-to-all of experts' rows is a kernel that sends and receives, as a pipeline's is.
+    if axis == "dp" and (_SENDS.search(kernel) or any(_SENDS.search(name) for name in around)):
         return "pp"
-    return dict(zip(map(str, AXES), AXES, strict=True)).get(group, "dp")
+    return axis
 
 
 @functools.cache  # a trace has few names, each of them a thousand times

@@ -23,13 +23,13 @@ def named(name: str) -> AbstractContextManager[Any]:
     return record_function(name) if _naming else _NOTHING
 
 
-def exchanging(group: Any) -> AbstractContextManager[Any]:
-    """Returns a context that names the collectives of a process group in the trace; it does nothing outside `naming` or
-    in compiled code.
+def exchanging(group: Any, axis: str = "") -> AbstractContextManager[Any]:
+    """Returns a context that names the collectives of a process group in the trace, by `axis` where the group serves
+    other axes too; it does nothing outside `naming` or in compiled code.
     """
     if torch.compiler.is_compiling():
         return contextlib.nullcontext()  # the compiler knows this one, and is not to guard on `_naming`
-    return record_function(f"{EXCHANGE}{group.group_desc}") if _naming else _NOTHING
+    return record_function(f"{EXCHANGE}{axis or group.group_desc}") if _naming else _NOTHING
 
 
 @contextlib.contextmanager

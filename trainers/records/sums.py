@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 Kind = Literal["matmul", "attention", "loss", "optimizer", "other", "communication"]
-Axis = Literal["tp", "cp", "pp", "dp"]
+Axis = Literal["tp", "cp", "ep", "pp", "dp"]
 """Mesh axes along which ranks communicate; "dp" stands for all kinds of data parallelism."""
 
-AXES: tuple[Axis, ...] = ("tp", "cp", "pp", "dp")
+AXES: tuple[Axis, ...] = ("tp", "cp", "ep", "pp", "dp")
 """Order of axes: where only communication along several of them runs, the time counts as the first one's."""
 
 COMPUTE: tuple[Kind, ...] = ("matmul", "attention", "loss", "optimizer", "other")
@@ -51,6 +51,10 @@ class Sums:
     """Exposed communication of tensor-parallel groups."""
     exposed_cp_s: float = 0.0
     """Exposed communication of context-parallel groups."""
+    exposed_ep_s: float = 0.0
+    """Exposed communication between ranks that share out experts; one that waits for a rank with more rows is
+    receiving.
+    """
     exposed_pp_s: float = 0.0
     """Exposed communication between stages of a pipeline; a stage that waits for another one, as in the bubble, is
     receiving.
