@@ -11,7 +11,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers.pytorch_utils import Conv1D
 
 from trainers.spec.nf4 import BLOCK, CODES, FACTORS, PIECE, SCALES, scales_of_factor
 
@@ -87,7 +86,8 @@ class _Product(torch.autograd.Function):
 def product(layer: Any, input: torch.Tensor) -> torch.Tensor:
     """Returns what a layer in NF4 gives, with its bias, without an adapter."""
     parts = (getattr(layer, name) for name in (CODES, SCALES, FACTORS, _PAIRS))
-    output: torch.Tensor = _Product.apply(input, isinstance(layer, Conv1D), *parts)
+    transposed = not isinstance(layer, nn.Linear)  # transformers' Conv1D, which a worker imports by stubs
+    output: torch.Tensor = _Product.apply(input, transposed, *parts)
     return output if layer.bias is None else output + layer.bias.to(output.dtype)
 
 
