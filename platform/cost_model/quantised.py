@@ -39,9 +39,9 @@ def moved_bytes(c: ModelColumns, fused: Array) -> Array:
     """Returns the bytes that dequantising the weights of a block moves: they are written in the type of products, which
     a product then reads as any weight. Eager code writes and reads indices and levels besides.
     """
-    held = 0.5 + 1 / BLOCK
-    eager = held + INDEX_BYTES + 3 * c.compute_bytes
-    return c.quantised_weights * np.where(fused > 0, held + c.compute_bytes, eager)
+    stored = 0.5 + 1 / BLOCK
+    eager = stored + INDEX_BYTES + 3 * c.compute_bytes
+    return c.quantised_weights * np.where(fused > 0, stored + c.compute_bytes, eager)
 
 
 def transient_bytes(c: ModelColumns, fused: Array) -> Array:

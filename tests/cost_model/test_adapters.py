@@ -57,9 +57,9 @@ def test_weights_in_nf4_take_half_a_byte_and_the_time_to_dequantise_them() -> No
     for layout, ranks in ((DDP, 1), (SHARDED, 8)):
         of_weights, of_lora = (predicted(recipe, layout) for recipe in (quantised, LORA))
         parts = peak_parts(from_points([(quantised, layout, BATCH)], find_cluster("8xH200")))
-        held = linear * (0.5 + 1 / 64 + 2 / (64 * 256)) + 2 * (LORA.model.num_parameters - linear)
-        held += 12 * LORA.trained_parameters
-        assert float(parts.states[0]) == pytest.approx(held / ranks / 2**30, rel=1e-5)
+        stored = linear * (0.5 + 1 / 64 + 2 / (64 * 256)) + 2 * (LORA.model.num_parameters - linear)
+        stored += 12 * LORA.trained_parameters
+        assert float(parts.states[0]) == pytest.approx(stored / ranks / 2**30, rel=1e-5)
         assert lower_bound(quantised, layout, BATCH).total_gib <= of_weights.memory.allocated_gib[0]
         assert of_weights.memory.needed_gib[0] < of_lora.memory.needed_gib[0]
     assert 1 < predicted(quantised, DDP).step.total_s[0] / predicted(LORA, DDP).step.total_s[0] < 1.3

@@ -36,8 +36,8 @@ def test_numbers_are_torchaos_bit_for_bit_in_bf16(shape: tuple[int, int]) -> Non
 @pytest.mark.parametrize("shape", [(128, 256), (64, 192), (1600, 4800)])
 def test_bytes_are_those_that_are_stated(shape: tuple[int, int]) -> None:
     parts = nf4.quantised(weight(*shape))
-    held = sum(part.numel() * part.element_size() for part in parts.values())
-    assert held == held_bytes(shape[0] * shape[1], 2)
+    stored = sum(part.numel() * part.element_size() for part in parts.values())
+    assert stored == held_bytes(shape[0] * shape[1], 2)
     assert nf4.quantised(weight(128, 256).float())[FACTORS].dtype == torch.float32
 
 
@@ -60,26 +60,26 @@ def test_a_multiple_of_a_weight_is_one_of_its_factors_and_mean(offset: int) -> N
 
 def layer(inputs: int, outputs: int, transposed: bool = False) -> Any:
     """Returns a layer in NF4 with an adapter, and with a bias."""
-    made: Any = Conv1D(outputs, inputs) if transposed else nn.Linear(inputs, outputs)
-    made.__class__ = _QuantisedTransposed if transposed else _QuantisedLinear
-    made.requires_grad_(False).in_nf4 = True
-    made.weight.data, made.bias.data = weight(*made.weight.shape), weight(1, outputs)[0]
-    assert nf4.awaits_quantising(made)
-    assert not nf4.is_in_nf4(made)
-    nf4.quantise(made)
-    assert nf4.is_in_nf4(made)
-    assert not nf4.awaits_quantising(made)
-    made.lora_A, made.lora_B, made.lora_scale = nn.Linear(inputs, 8, False), nn.Linear(8, outputs, False), 2.0
-    return made
+    linear: Any = Conv1D(outputs, inputs) if transposed else nn.Linear(inputs, outputs)
+    linear.__class__ = _QuantisedTransposed if transposed else _QuantisedLinear
+    linear.requires_grad_(False).in_nf4 = True
+    linear.weight.data, linear.bias.data = weight(*linear.weight.shape), weight(1, outputs)[0]
+    assert nf4.awaits_quantising(linear)
+    assert not nf4.is_in_nf4(linear)
+    nf4.quantise(linear)
+    assert nf4.is_in_nf4(linear)
+    assert not nf4.awaits_quantising(linear)
+    linear.lora_A, linear.lora_B, linear.lora_scale = nn.Linear(inputs, 8, False), nn.Linear(8, outputs, False), 2.0
+    return linear
 
 
 @pytest.mark.parametrize("transposed", [False, True])
 def test_a_product_is_that_of_the_values(transposed: bool) -> None:
-    made = layer(128, 192, transposed)
+    linear = layer(128, 192, transposed)
     rows = weight(5, 128).requires_grad_()
-    output = nf4.product(made, rows)
-    values = nf4.dequantised(*(getattr(made, name) for name in (CODES, SCALES, FACTORS)))
-    assert torch.equal(output, rows @ (values if transposed else values.t()) + made.bias)
+    output = nf4.product(linear, rows)
+    values = nf4.dequantised(*(getattr(linear, name) for name in (CODES, SCALES, FACTORS)))
+    assert torch.equal(output, rows @ (values if transposed else values.t()) + linear.bias)
     (gradient,) = torch.autograd.grad(output.sum(), rows)
     assert torch.equal(gradient, torch.ones_like(output) @ (values.t() if transposed else values))
 
@@ -90,15 +90,15 @@ def test_no_weight_is_kept_for_the_backward_pass(backend: str) -> None:
     block = nn.Sequential(layer(128, 512), nn.SiLU(), layer(512, 128))
     if backend:
         block.compile(backend=backend)
-    kept: list[torch.Tensor] = []
+    saved: list[torch.Tensor] = []
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
-        kept.append(tensor)
+        saved.append(tensor)
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         output = block(weight(16, 128).requires_grad_())
     output.float().square().mean().backward()
-    whole = [tensor for tensor in kept if tensor.is_floating_point() and tensor.numel() == 128 * 512]
-    assert any(tensor.dtype == torch.uint8 for tensor in kept)
-    assert whole == []
+    weights = [tensor for tensor in saved if tensor.is_floating_point() and tensor.numel() == 128 * 512]
+    assert any(tensor.dtype == torch.uint8 for tensor in saved)
+    assert weights == []

@@ -124,7 +124,6 @@ _DDP: dict[str, Any] = {"engine": "ddp", "dp_replicate": 2}
         ({}, {"engine": "ddp", "pp": 2}, "adapters were not tried with pp above 1"),
         ({}, {**_DDP, "cuda_graphs": "on", "attention": "sdpa"}, "not tried with adapters"),
         ({"adapter": "qlora_8"}, {"engine": "ddp", "tp": 2}, "cut by rows over shards, got adapter qlora_8 and tp 2"),
-        ({"adapter": "qlora_8"}, {**_DDP, "mlp": "quack"}, "choose mlp plain"),
     ],
 )
 def test_what_adapters_cannot_do_is_refused(fields: dict[str, Any], layout: dict[str, Any], words: str) -> None:
@@ -139,3 +138,9 @@ def test_what_adapters_cannot_do_is_refused(fields: dict[str, Any], layout: dict
 )
 def test_what_adapters_can_do_is_not(layout: dict[str, Any]) -> None:
     assert standing_refusal(recipe(ALL["llama"]), Layout(**layout), 2) is None
+
+
+def test_a_fused_block_has_no_weights_in_nf4() -> None:
+    model = dataclasses.replace(ALL["gpt2"], hidden_size=64, ffn_size=256)
+    reason = standing_refusal(recipe(model, adapter="qlora_8"), Layout(**_DDP, mlp="quack"), 2)
+    assert reason is not None and "mlp quack reads weights that are not in NF4" in reason

@@ -22,7 +22,7 @@ def commands(page: Path) -> list[str]:
     """
     assert "python -m platform.search --resume " in page.read_text()
     lines = [line.removeprefix("    ") for line in page.read_text().splitlines() if line.startswith("    ")]
-    return [f"{line} || {_resumed(found[1])}" if (found := _SEARCH.match(line)) else line for line in lines]
+    return [f"{line} || {_resumed(search[1])}" if (search := _SEARCH.match(line)) else line for line in lines]
 
 
 def _resumed(study: str) -> str:

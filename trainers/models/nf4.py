@@ -34,7 +34,7 @@ def quantised(weight: torch.Tensor) -> dict[str, torch.Tensor]:
     mean = scales.double().mean().to(dtype)  # the same on every kind of device
     groups = (scales - mean).view(-1, scales_of_factor(weight.numel()))
     factors = 256 / (2 * groups.abs().amax(1))
-    whole = (groups * factors[:, None]).round().clamp(-128, 127).to(torch.int8)
+    rounded = (groups * factors[:, None]).round().clamp(-128, 127).to(torch.int8)
     levels = torch.tensor(_LEVELS, dtype=dtype, device=weight.device)
     codes = torch.empty(len(blocks), BLOCK // 2, dtype=torch.uint8, device=weight.device)
     for first in range(0, len(blocks), PIECE // BLOCK):
@@ -42,7 +42,7 @@ def quantised(weight: torch.Tensor) -> dict[str, torch.Tensor]:
         nearest = ((blocks[piece] / scales[piece, None])[..., None] - levels).abs().argmin(-1).to(torch.uint8)
         codes[piece] = nearest[:, ::2] << 4 | nearest[:, 1::2]
     rows = weight.shape[0]
-    return {CODES: codes.view(rows, -1), SCALES: whole.view(rows, -1), FACTORS: torch.cat([factors, mean[None]])}
+    return {CODES: codes.view(rows, -1), SCALES: rounded.view(rows, -1), FACTORS: torch.cat([factors, mean[None]])}
 
 
 def dequantised(

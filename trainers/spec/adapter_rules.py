@@ -32,8 +32,6 @@ def adapter_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
             " offload none"
         )
     if recipe.is_quantised:
-        if layout.mlp != "plain":
-            yield f"mlp {layout.mlp} reads weights that are not in NF4, {stated}: choose mlp plain"
         for degree, value in layout.above_one(CUTTING["width"]).items():
             yield (
                 f"weights in NF4 are whole on a rank or cut by rows over shards, {stated} and {degree} {value}: choose"

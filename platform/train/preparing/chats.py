@@ -139,8 +139,8 @@ class ChatEncoder:
         text, spans = self._spans(messages, tools)
         without = [{key: value for key, value in message.items() if key != _CALLS} for message in messages]
         calls = any(message.get(_CALLS) for message in messages)
-        for key, is_there, rest in (("tools", tools, (messages,)), (_CALLS, calls, (without, tools))):
-            if is_there and text == self._spans(*rest)[0]:
+        for key, is_there, plain in (("tools", tools, (messages,)), (_CALLS, calls, (without, tools))):
+            if is_there and text == self._spans(*plain)[0]:
                 raise ChatError(
                     f'the template writes nothing of "{key}" in LINE: give one that does by --chat-template, or leave'
                     " that key out",
