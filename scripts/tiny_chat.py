@@ -1,7 +1,7 @@
 """Makes a tiny chat model with its tokenizer and chats for docs/fine-tuning.md, and asks a trained one.
 
 python -m scripts.tiny_chat --model chat --chats chats.jsonl
-python -m scripts.tiny_chat --ask answers "what is 3 plus 4?"
+python -m scripts.tiny_chat --ask answers "what is 3 plus 4?" --adapters adapters
 """
 
 import argparse
@@ -63,12 +63,16 @@ def _make(model: Path, chats: Path) -> None:
     chats.write_text("".join(json.dumps(chat) + "\n" for chat in _chats()))
 
 
-def answer(folder: Path, question: str) -> str:
-    """Returns the folder's answer, its most likely token each time."""
+def answer(folder: Path, question: str, adapters: Path | None = None) -> str:
+    """Returns the answer of the folder, with these adapters by peft, its most likely token each time."""
     import transformers
 
     tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder)
     model: Any = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    if adapters is not None:
+        import peft
+
+        model = peft.PeftModel.from_pretrained(model, str(adapters))
     chat = [{"role": "user", "content": question}]
     inputs = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True)
     tokens = model.generate(**inputs, max_new_tokens=32, do_sample=False, eos_token_id=tokenizer.eos_token_id)
@@ -81,9 +85,10 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="the folder to make")
     parser.add_argument("--chats", type=Path, help="the file of chats to make")
     parser.add_argument("--ask", nargs=2, metavar=("FOLDER", "QUESTION"), help="a trained folder, and what to ask it")
+    parser.add_argument("--adapters", type=Path, help="adapters beside the trained folder")
     options = parser.parse_args()
     if options.ask:
-        print(answer(Path(options.ask[0]), options.ask[1]))
+        print(answer(Path(options.ask[0]), options.ask[1], options.adapters))
     elif options.model and options.chats:
         _make(options.model, options.chats)
     else:

@@ -5,7 +5,7 @@ Every layer's thin products read its inputs and write its outputs: together they
 
 import numpy as np
 
-from platform.cost_model import constants
+from platform.cost_model import constants, quantised
 from platform.cost_model.columns import Array, Columns
 from platform.cost_model.compute import matmul_s
 from platform.cost_model.hardware import BANDWIDTH_SHARE
@@ -15,8 +15,8 @@ SUM_ACCESSES = constants.words("adapters", "SUM_ACCESSES")
 
 
 def added_s(c: Columns, tokens: Array) -> tuple[Array, Array]:
-    """Returns the seconds (forward, backward) that adapters add to a block: their products, and the sums of their
-    outputs and of their inputs' gradients with those of the layers.
+    """Returns the seconds (forward, backward) that adapters add to a block: their products, the sums of their outputs
+    and of their inputs' gradients with those of the layers, and dequantising the layers' weights in NF4.
     """
     width = c.parts("width")
     rank, inputs, outputs = (np.maximum(value, 1.0) for value in (c.adapter_rank, c.adapted_inputs, c.adapted_outputs))
@@ -28,9 +28,10 @@ def added_s(c: Columns, tokens: Array) -> tuple[Array, Array]:
     accesses = np.where(c.fused > 0, SUM_ACCESSES["compiled"], SUM_ACCESSES["eager"])
     per_value = accesses * tokens * c.compute_bytes / (c.bandwidth * BANDWIDTH_SHARE) / width
     is_there = c.adapter_rank > 0
+    dequantising = quantised.moved_bytes(c, c.fused) / (c.bandwidth * BANDWIDTH_SHARE)  # anew for the input's gradient
     return (
-        np.where(is_there, forward + outputs * per_value, 0.0),
-        np.where(is_there, backward + inputs * per_value, 0.0),
+        np.where(is_there, forward + outputs * per_value + dequantising, 0.0),
+        np.where(is_there, backward + inputs * per_value + dequantising, 0.0),
     )
 
 
@@ -38,12 +39,24 @@ def launches(c: Columns) -> Array | float:
     """Returns the kernels that adapters add to a block's forward pass."""
     if not c.has_adapters:
         return 0.0
-    return c.adapted_layers * np.where(c.fused > 0, LAUNCHES["compiled"], LAUNCHES["eager"]) * (c.adapter_rank > 0)
+    kind = np.where(c.fused > 0, "compiled", "eager")
+    of_adapters, of_weights = (np.vectorize(launches.get)(kind) for launches in (LAUNCHES, quantised.LAUNCHES))
+    per_layer = of_adapters + np.where(c.quantised_weights > 0, of_weights, 0.0)
+    return c.adapted_layers * per_layer * (c.adapter_rank > 0)
+
+
+def filling_bytes(c: Columns) -> Array:
+    """Returns the bytes besides all that is held while a model's weights are drawn, which a small micro-batch's step
+    may stay below: the largest in fp32, and under shards the rest of what stands outside the blocks.
+    """
+    drawn = np.maximum(4.0 * c.rank_table, quantised.quantising_bytes(c))
+    return drawn + c.embedding_parameters * c.compute_bytes * (1 - 1 / c.shard)
 
 
 def saved_bytes(c: Columns) -> tuple[Array, Array]:
     """Returns the bytes (saved for the backward pass, transient in it) that adapters add to a block: the values between
-    both products.
+    both products, and a weight that is dequantised.
     """
     inner = c.tokens * c.compute_bytes * c.adapter_rank * c.adapted_layers
-    return inner, inner + c.tokens * c.compute_bytes * c.hidden * (c.adapter_rank > 0)
+    beside = c.tokens * c.compute_bytes * c.hidden * (c.adapter_rank > 0)
+    return inner, inner + beside + quantised.transient_bytes(c, c.fused)

@@ -48,13 +48,15 @@ class ModelColumns:
     compute_bytes: Array
     gathered_bytes: Array
     """Bytes per block parameter that FSDP2 gathers: 1 where it is cast to FP8 before (torchao 0.18.0, `fsdp_utils.py`,
-    `fsdp_pre_all_gather`), else `compute_bytes`.
+    `fsdp_pre_all_gather`), the mean where some are in NF4, else `compute_bytes`.
     """
     scales_loss: Array
     """1 where products are in fp16, which needs a scaled loss and an overflow check of the gradients."""
     state_bytes: Array
     stored_bytes: Array
-    """Bytes of a stored parameter of the model: those of the states, unless adapters train beside frozen weights."""
+    """Bytes of a stored parameter of the model, the mean over all: those of the states, unless adapters train beside
+    frozen weights.
+    """
     adapter_rank: Array
     """Rank of the adapters that train in place of the model's own parameters; 0 where these train."""
     adapted_layers: Array
@@ -62,6 +64,10 @@ class ModelColumns:
     adapted_inputs: Array
     adapted_outputs: Array
     """Widths of these layers' inputs and of their outputs, summed over a block."""
+    quantised_weights: Array
+    """Weights of a block that are in NF4 and dequantised for each product."""
+    largest_quantised: Array
+    """Weights of the largest of these layers."""
     moments: Array
     """Optimizer states per parameter: 2 for Adam, 0 for Adafactor's factored ones."""
     gradient_bytes: Array

@@ -36,6 +36,7 @@ from platform.cost_model.kernels import (
 from platform.cost_model.layout_arrays import AXES, LayoutArrays
 from platform.cost_model.mesh import blocks_of_ranks
 from platform.cost_model.offload import LINK_SHARE
+from platform.cost_model.quantised import quantised_layers
 from trainers.data.mask_density import MaskDensity, mask_density
 from trainers.spec.architectures import architecture_of
 from trainers.spec.architectures.architecture import Architecture
@@ -77,12 +78,17 @@ class TrainingWork:
     adapter_rank: int = 0
     adapted: tuple[tuple[int, int], ...] = ()
     """(outputs, inputs) of the linear layers of a block that have adapters."""
+    stored_bytes: float | None = None
+    """Bytes of a parameter as it is stored; None for `state_bytes`."""
+    quantised: tuple[tuple[int, int], ...] = ()
+    """(outputs, inputs) of the linear layers of a block whose weights are in NF4."""
     mask_density: MaskDensity | None = None
     """Mean numbers of keys that a query attends to under a document or prefix mask; None under the causal mask."""
 
     @classmethod
     def of(cls, recipe: Recipe) -> "TrainingWork":
         """Returns the work of `recipe`."""
+        sizes = Sizes.of(recipe)
         return cls(
             model=recipe.model,
             modules=architecture_of(recipe.model.architecture),
@@ -90,10 +96,12 @@ class TrainingWork:
             precision=recipe.product_type,
             state_bytes=2.0 if recipe.state_precision == "bf16" else 4.0,
             moments=2.0 if recipe.optimizer == "adamw" else 0.0,
-            gathered_bytes=Sizes.of(recipe).gathered,
+            gathered_bytes=sizes.gathered,
             compression=recipe.compression,
             adapter_rank=recipe.adapter_rank,
             adapted=tuple(recipe.adapted_layers.values()),
+            stored_bytes=sizes.stored,
+            quantised=tuple(recipe.quantised_layers.values()),
             mask_density=mask_density(recipe),
         )
 
@@ -115,6 +123,7 @@ def features(
     """Returns the rows of `layouts` at these batch points. `stack` has the features of a run's software, which replace
     those of this project's engines; see `stacks`.
     """
+    quantised = quantised_layers(work.quantised, work.compute_bytes)
     values: dict[str, Array | Mask | float] = {
         **_of_model(work.model),
         **compression_values(work.model, work.compression),
@@ -123,11 +132,13 @@ def features(
         "gathered_bytes": work.compute_bytes if work.gathered_bytes is None else work.gathered_bytes,
         "scales_loss": work.precision == "fp16",
         "state_bytes": work.state_bytes,
-        "stored_bytes": work.compute_bytes if work.adapter_rank else work.state_bytes,
+        "stored_bytes": work.state_bytes if work.stored_bytes is None else work.stored_bytes,
         "adapter_rank": work.adapter_rank,
         "adapted_layers": len(work.adapted),
         "adapted_outputs": sum(outputs for outputs, _ in work.adapted),
         "adapted_inputs": sum(inputs for _, inputs in work.adapted),
+        "quantised_weights": quantised.weights,
+        "largest_quantised": quantised.largest,
         "moments": work.moments,
         # Every engine of this project reduces and sums in the states' type.
         "gradient_bytes": work.state_bytes,

@@ -291,7 +291,7 @@ def peak_memory(c: Columns) -> PeakMemory:
 
 def _peak(c: Columns) -> PeakMemory:
     best = code = cached = first = first_cached = rounded = np.zeros(c.shape)
-    backward = np.zeros(())
+    backward = resident = np.zeros(())
     uneven = np.any(c.software.transient_rounding != c.software.rounding)
     for rank, phase, large, parts in _instants(c):
         total = parts.total
@@ -301,6 +301,7 @@ def _peak(c: Columns) -> PeakMemory:
         if uneven:
             tails = c.software.rounding * parts.resident + c.software.transient_rounding * (total - parts.resident)
             rounded = np.maximum(rounded, total + tails)
+        resident = np.maximum(resident, parts.states)
         if phase <= BLOCK_BACKWARD:
             backward = total
         elif np.any(large):
@@ -311,6 +312,9 @@ def _peak(c: Columns) -> PeakMemory:
     allocated = best / GIB
     outside = c.context_gib + COMMUNICATOR_GIB * num_groups(c.degrees)
     needed = (rounded / GIB if uneven else allocated * (1 + c.software.rounding)) + outside
+    if c.has_adapters:
+        filled = (resident + adapters.filling_bytes(c)) / GIB * (1 + c.software.rounding) + outside
+        needed = np.where(c.adapter_rank > 0, np.maximum(needed, filled), needed)
     owned, _ = rank_parameters(c, stages_of(c))
     return PeakMemory(
         allocated_gib=allocated,

@@ -52,9 +52,10 @@ def show_comparison(rows: Sequence[Compared], demands: Demands, interruptions: I
 
 
 def _model(row: Compared, rows: Sequence[Compared]) -> str:
-    """Returns the model's name, with the recipe where it has several."""
-    several = len({other.recipe.id for other in rows if other.model == row.model}) > 1
-    return row.recipe.label if several else row.model
+    """Returns the model's name, with what tells its recipe from others of the same model."""
+    labels = [other.recipe.label.split(", ") for other in rows if other.model == row.model]
+    shared = set(labels[0]).intersection(*labels)
+    return ", ".join([row.model, *(word for word in row.recipe.label.split(", ") if word not in shared)])
 
 
 def _figures(row: Compared) -> list[str]:

@@ -1,5 +1,6 @@
 """The model in a transformers folder, with whose weights a training begins."""
 
+import functools
 import json
 import os
 import subprocess
@@ -52,6 +53,7 @@ def initial_weights(text: str, recipe: Recipe) -> str:
     return str(folder)
 
 
+@functools.lru_cache(maxsize=4)  # a comparison makes many plans of one model
 def _reason(recipe: ModelSpec, held: ModelSpec, folder: Path) -> str:
     """Asks a process that imports transformers, which this one does not."""
     question = {"recipe": to_json(recipe), "held": to_json(held), "folder": str(folder)}

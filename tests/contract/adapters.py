@@ -14,18 +14,27 @@ from transformers.pytorch_utils import Conv1D
 
 from tests.contract.cases import recipe
 from tests.contract.family_cases import FAMILIES
-from tests.contract.mesh_cases import MODELS, MeshCase
+from tests.contract.mesh_cases import MODELS as NARROW
+from tests.contract.mesh_cases import MeshCase
 from tests.contract.mesh_group import Trained, in_one_process, run_all
 from tests.contract.reference import dense_model, make_optimizer
 from trainers.engines import torch_engine
 from trainers.kernels.spans import ids_of
 from trainers.mesh import tensor_parallel
-from trainers.models import adapters, weights
+from trainers.models import adapters, nf4, weights
 from trainers.models.weights import draw
 from trainers.spec.layout import Layout
-from trainers.spec.recipe import Recipe
+from trainers.spec.nf4 import scales_of_factor
+from trainers.spec.recipe import Adapter, Recipe
 
 WORLD_SIZE = 2
+# Blocks of NF4 have 64 weights.
+MODELS = {
+    **NARROW,
+    **FAMILIES,
+    "wide llama": dataclasses.replace(NARROW["llama"], name="wide llama", hidden_size=64, num_kv_heads=4, ffn_size=0),
+    "wide gpt2": dataclasses.replace(NARROW["gpt2"], name="wide gpt2", hidden_size=64, ffn_size=0),
+}
 DEVIATION = 0.2
 """Deviation of an adapter's second layer: at its first zeros the first one has no gradient."""
 _DDP: dict[str, Any] = {"engine": "ddp", "attention": "sdpa"}
@@ -39,11 +48,12 @@ def _case(
     precision: str = "fp32",
     targets: str = "all-linear",
     fault: str = "",
+    adapter: Adapter = "lora_4",
     **changes: Any,
 ) -> MeshCase:
     chosen = dataclasses.replace(
-        recipe({**MODELS, **FAMILIES}[name], precision),
-        adapter="lora_4", lora_targets=targets, lora_alpha=6.0, **changes,
+        recipe(MODELS[name], precision),
+        adapter=adapter, lora_targets=targets, lora_alpha=6.0, **changes,
     )  # fmt: skip
     return MeshCase(recipe=chosen, layout=Layout(**layout), fault=fault)
 
@@ -60,10 +70,15 @@ CASES = (
     _case("gpt2", {**_STAGE_3, "tp": 2}),
     _case("qwen3", {**_STAGE_2, "cp": 2}),
     _case("qwen3_moe", {**_STAGE_3, "dp_shard": 2, "experts": "grouped"}, targets="q_proj+v_proj"),
+    _case("wide llama", {**_DDP, "dp_replicate": 2, "checkpointing": "selective"}, adapter="qlora_4"),
+    _case("wide llama", {**_STAGE_3, "dp_shard": 2, "loss": "chunked"}, adapter="qlora_4"),
+    _case("wide llama", {**_STAGE_2, "cp": 2, "compile": "block"}, adapter="qlora_4"),
+    _case("wide gpt2", {**_STAGE_3, "dp_shard": 2, "checkpointing": "full"}, targets="c_attn", adapter="qlora_4"),
 )
 IN_HALF = (
     _case("llama", {**_DDP, "dp_replicate": 2}, "bf16"),
     _case("llama", {**_STAGE_3, "dp_shard": 2, "loss": "chunked"}, "bf16"),
+    _case("wide llama", {**_STAGE_3, "dp_shard": 2}, "bf16", adapter="qlora_4"),
 )
 ON_FOUR = (
     *(
@@ -75,12 +90,17 @@ ON_FOUR = (
     _case("qwen3", {**_STAGE_3, "dp_replicate": 2, "dp_shard": 2, "grad_sync": "every"}),
     _case("gpt2", {**_DDP, "dp_replicate": 2, "cp": 2}),
     _case("glm4", {**_STAGE_2, "cp": 2, "tp": 2, "loss": "chunked"}),
+    _case("wide llama", {**_STAGE_3, "dp_replicate": 2, "dp_shard": 2}, adapter="qlora_4"),
+    _case("wide gpt2", {**_STAGE_2, "dp_shard": 4, "grad_sync": "every"}, adapter="qlora_4"),
 )
 """Every family, and degrees beside each other."""
 FAULTS = (
     _case("llama", {**_DDP, "dp_replicate": 2}, fault="a frozen norm moves"),
     _case("llama", {**_STAGE_3, "dp_shard": 2}, fault="not divided by the rank"),
     _case("llama", {**_DDP, "tp": 2}, fault="adapters added after the sum over ranks"),
+    _case("llama", {**_STAGE_3, "dp_shard": 2}, fault="adapters cast to bf16"),
+    _case("wide llama", {**_STAGE_3, "dp_shard": 2}, fault="a scale in NF4 moves", adapter="qlora_4"),
+    _case("wide llama", {**_DDP, "dp_replicate": 2}, fault="both levels of a byte exchanged", adapter="qlora_4"),
 )
 
 
@@ -96,8 +116,11 @@ def run(cases: list[MeshCase]) -> list[dict[str, Any]]:
 @contextlib.contextmanager
 def _planted(fault: str) -> Generator[None]:
     make: Mapping[str, Callable[[], Any]] = {
-        "a frozen norm moves": lambda: mock.patch.object(
-            torch_engine.TorchEngine, "_optimizer_step", _moving_norm(torch_engine.TorchEngine._optimizer_step)
+        "a frozen norm moves": lambda: _moved("norm", lambda norm: norm.mul_(1.001)),
+        "a scale in NF4 moves": lambda: _moved("nf4_scales", lambda scales: scales.bitwise_xor_(1)),
+        "adapters cast to bf16": lambda: mock.patch.object(adapters, "adapted", _in_bf16(adapters.adapted)),
+        "both levels of a byte exchanged": lambda: mock.patch.object(
+            nf4, "_pairs", lambda factors, make=nf4._pairs: make(factors).flip(1)
         ),
         "not divided by the rank": lambda: mock.patch.object(
             Recipe, "lora_scale", property(lambda self: self.lora_alpha)
@@ -110,13 +133,20 @@ def _planted(fault: str) -> Generator[None]:
         yield
 
 
-def _moving_norm(step: Any) -> Any:
+def _moved(kind: str, move: Callable[[torch.Tensor], Any]) -> Any:
+    """Moves the first frozen parameter with `kind` in its name before each optimizer step."""
+    step = torch_engine.TorchEngine._optimizer_step
+
     def changed(self: Any) -> Any:
-        norm = next(parameter for name, parameter in self._frozen if "norm" in name)
-        norm.data.mul_(1.001)
+        parameter = next(parameter for name, parameter in self._frozen if kind in name)
+        move(self._place_of(parameter)[0].data)
         return step(self)
 
-    return changed
+    return mock.patch.object(torch_engine.TorchEngine, "_optimizer_step", changed)
+
+
+def _in_bf16(adapted: Any) -> Any:
+    return lambda layer, input, output: output + (adapted(layer, input, output) - output).bfloat16().to(output.dtype)
 
 
 def merged(case: MeshCase) -> Trained:
@@ -126,6 +156,9 @@ def merged(case: MeshCase) -> Trained:
     base = {name: parameter.detach() for name, parameter in model.named_parameters()}
     if case.recipe.compute_precision == "bf16":
         base = {name: weight.bfloat16().float() for name, weight in base.items()}
+    for path in trained_recipe.quantised_layers:
+        for name in [name for name in base if name.endswith(f".{path}.weight")]:
+            base[name] = _by_torchao(base[name], case.recipe.compute_precision)
     adapter = dict(_drawn(model, trained_recipe))
     optimizer = make_optimizer(_Holder(adapter), trained_recipe)
 
@@ -141,6 +174,18 @@ def merged(case: MeshCase) -> Trained:
 
     trained = in_one_process(trained_recipe, adapter, logits_of, optimizer)
     return dataclasses.replace(trained, weights={**base, **trained.weights}, stepped={**base, **trained.stepped})
+
+
+def _by_torchao(weight: torch.Tensor, precision: str) -> torch.Tensor:
+    """Returns the values of a weight in NF4, as torchao has it, but for its mean of scales in fp32, whose last bit
+    follows from the order of a sum.
+    """
+    from torchao.quantization.quantize_.workflows.nf4.nf4_tensor import to_nf4
+
+    weight = weight.bfloat16() if precision == "bf16" else weight
+    with mock.patch.object(torch.Tensor, "mean", lambda scales: scales.double().sum().div(len(scales)).to(scales)):
+        in_nf4: Any = to_nf4(weight, 64, scales_of_factor(weight.numel()))
+    return in_nf4.get_original_weight().float()
 
 
 def _drawn(model: Any, trained_recipe: Recipe) -> Generator[tuple[str, torch.nn.Parameter]]:

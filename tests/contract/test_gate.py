@@ -22,7 +22,7 @@ from trainers.records.journal import GateCurves
 from trainers.spec.batch import BatchPoint
 from trainers.spec.layout import Layout
 from trainers.spec.model import ModelSpec
-from trainers.spec.recipe import Precision, Recipe
+from trainers.spec.recipe import Adapter, Precision, Recipe
 
 pytestmark = pytest.mark.contract
 
@@ -40,6 +40,7 @@ MODELS = {
     "ALiBi, tied": _model("bloom", "bloom"),
     "qk-norm, untied": _model("qwen3", "qwen3", num_kv_heads=2, head_width=16),
 }
+IN_NF4 = _model("llama", "llama")
 PLAIN = Layout(engine="ddp", attention="eager", loss="plain", grad_sync="last", checkpointing="none")
 FAST = dataclasses.replace(PLAIN, attention="sdpa", loss="chunked")
 PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
@@ -63,6 +64,11 @@ def _frozen_norm_moves(engine: Any) -> None:
     gate_faults._after_each_step(engine, norms, lambda _, after: after * 1.01)
 
 
+def _frozen_scale_moves(engine: Any) -> None:
+    scales = [parameter for name, parameter in engine._frozen if name.endswith("q_proj.nf4_scales")]
+    gate_faults._after_each_step(engine, scales, lambda _, after: after + 1)
+
+
 def _adapters_scaled(engine: Any) -> None:
     for module in engine.models[0].module.modules():
         if hasattr(module, "lora_scale"):
@@ -71,9 +77,13 @@ def _adapters_scaled(engine: Any) -> None:
 
 OF_ADAPTERS: dict[str, Any] = {
     "nothing": gate_faults._nothing,
-    "a frozen norm moves": _frozen_norm_moves,
+    "a frozen weight moves": _frozen_norm_moves,
     "adapters 10 % too large": _adapters_scaled,
     "the last micro-step's gradients alone": gate_faults._last_micro_step_alone,
+}
+ADAPTERS: dict[str, tuple[ModelSpec, Adapter, dict[str, Any]]] = {
+    "adapters": (MODELS["qk-norm, untied"], "lora_4", OF_ADAPTERS),
+    "adapters over NF4": (IN_NF4, "qlora_4", {**OF_ADAPTERS, "a frozen weight moves": _frozen_scale_moves}),
 }
 
 
@@ -100,18 +110,20 @@ def _planted(_: None) -> dict[tuple[str, str, str], GateVerdict]:
         curves = gate_faults.curves(recipe, FAST, SIZE, 2, plants[fault], CPU)
         verdicts[precision, name, fault] = compare(references[precision, name], curves)
     for precision in PRECISIONS:
-        recipe = _recipe(MODELS["qk-norm, untied"], precision, adapter="lora_4")
-        reference = gate_faults.curves(recipe, PLAIN, SIZE, 1, gate_faults.unfaulted, CPU)
-        for fault, plant in OF_ADAPTERS.items():
-            curves = gate_faults.curves(recipe, FAST, SIZE, 2, plant, CPU)
-            verdicts[precision, "adapters", fault] = compare(reference, curves)
+        for kind, (model, adapter, faults) in ADAPTERS.items():
+            recipe = _recipe(model, precision, adapter=adapter)
+            reference = gate_faults.curves(recipe, PLAIN, SIZE, 1, gate_faults.unfaulted, CPU)
+            for fault, plant in faults.items():
+                curves = gate_faults.curves(recipe, FAST, SIZE, 2, plant, CPU)
+                verdicts[precision, kind, fault] = compare(reference, curves)
     return verdicts
 
 
 @pytest.mark.parametrize("fault", OF_ADAPTERS)
+@pytest.mark.parametrize("kind", ADAPTERS)
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_a_fault_of_adapters_fails_the_gate(precision: str, fault: str) -> None:
-    verdict = planted()[precision, "adapters", fault]
+def test_a_fault_of_adapters_fails_the_gate(precision: str, kind: str, fault: str) -> None:
+    verdict = planted()[precision, kind, fault]
     assert verdict.passed == (fault == "nothing"), verdict.sentence
 
 

@@ -50,6 +50,31 @@ def test_one_device_holds_adapters_beside_a_model_whose_states_it_does_not() -> 
     assert predicted(FULL, DDP).fit_probability[0] < 0.5 < 0.99 < predicted(LORA, DDP).fit_probability[0]
 
 
+def test_weights_in_nf4_take_half_a_byte_and_the_time_to_dequantise_them() -> None:
+    quantised = dataclasses.replace(LORA, adapter="qlora_16")
+    linear = sum(outputs * inputs for outputs, inputs in quantised.quantised_layers.values()) * 36
+    assert linear == 6_945_767_424
+    for layout, ranks in ((DDP, 1), (SHARDED, 8)):
+        of_weights, of_lora = (predicted(recipe, layout) for recipe in (quantised, LORA))
+        parts = peak_parts(from_points([(quantised, layout, BATCH)], find_cluster("8xH200")))
+        stored = linear * (0.5 + 1 / 64 + 2 / (64 * 256)) + 2 * (LORA.model.num_parameters - linear)
+        stored += 12 * LORA.trained_parameters
+        assert float(parts.states[0]) == pytest.approx(stored / ranks / 2**30, rel=1e-5)
+        assert lower_bound(quantised, layout, BATCH).total_gib <= of_weights.memory.allocated_gib[0]
+        assert of_weights.memory.needed_gib[0] < of_lora.memory.needed_gib[0]
+    assert 1 < predicted(quantised, DDP).step.total_s[0] / predicted(LORA, DDP).step.total_s[0] < 1.3
+
+
+def test_a_small_step_needs_the_memory_in_which_weights_are_drawn() -> None:
+    small = dataclasses.replace(LORA, adapter="qlora_16", seq_len=64, global_batch=1)
+    layout = dataclasses.replace(DDP, checkpointing="full")
+    columns = from_points([(small, layout, BatchPoint(micro_batch=1, grad_accum=1))], find_cluster("1xH200"))
+    prediction = predict(columns)
+    head = 4 * small.model.vocab_size * small.model.hidden_size / 2**30
+    states = float(peak_parts(columns).states[0])
+    assert prediction.memory.allocated_gib[0] < states + head < prediction.memory.needed_gib[0]
+
+
 def test_a_larger_rank_takes_more_memory_and_time() -> None:
     larger = dataclasses.replace(LORA, adapter="lora_256")
     for layout in (DDP, SHARDED):

@@ -109,3 +109,4 @@ def test_pipelines_under_ddp_are_predicted_within_five_percent_of_torchs_tracker
 @pytest.mark.slow
 def test_adapters_beside_a_frozen_model_are_predicted_within_five_percent_of_torchs_tracker() -> None:
     _agrees_with_the_tracker([fsdp(**KERNELS, dp_shard=2)], adapter="lora_16")
+    _agrees_with_the_tracker([fsdp(**KERNELS, dp_shard=2)], adapter="qlora_16")

@@ -1,5 +1,6 @@
 """Adapters of a recipe: their layers are those of transformers' models, their FLOPs torch's; what cannot be is told."""
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -88,6 +89,8 @@ def test_each_choice_is_a_recipe_of_its_own() -> None:
         (ALL["llama"], {"adapter": "lora_3"}, "adapter must be one of none, lora_4"),
         (ALL["llama"], {"adapter": "none", "lora_targets": "q_proj"}, "lora_targets is of adapters"),
         (ALL["mixtral"], {}, "stacks of matrices, which have no adapters: set lora_targets"),
+        (ALL["mixtral"], {"adapter": "qlora_8", "lora_targets": "q_proj"}, "not held in NF4: choose an adapter lora_"),
+        (ALL["llama"], {"adapter": "qlora_8"}, "scaled by blocks of 64, self_attn.q_proj of llama is 64 x 32"),
     ],
 )
 def test_bad_input_is_told(model: ModelSpec, fields: dict[str, Any], words: str) -> None:
@@ -120,10 +123,12 @@ _DDP: dict[str, Any] = {"engine": "ddp", "dp_replicate": 2}
         ({}, {"engine": "fsdp", "zero_stage": 3, "dp_shard": 2, "offload": "all"}, "choose offload none"),
         ({}, {"engine": "ddp", "pp": 2}, "adapters were not tried with pp above 1"),
         ({}, {**_DDP, "cuda_graphs": "on", "attention": "sdpa"}, "not tried with adapters"),
+        ({"adapter": "qlora_8"}, {"engine": "ddp", "tp": 2}, "cut by rows over shards, got adapter qlora_8 and tp 2"),
     ],
 )
 def test_what_adapters_cannot_do_is_refused(fields: dict[str, Any], layout: dict[str, Any], words: str) -> None:
-    reason = standing_refusal(recipe(ALL["llama"], **fields), Layout(**layout), 2)
+    model = dataclasses.replace(ALL["llama"], hidden_size=128, head_width=32, ffn_size=512)
+    reason = standing_refusal(recipe(model, **fields), Layout(**layout), 2)
     assert reason is not None
     assert words in reason
 
@@ -133,3 +138,9 @@ def test_what_adapters_cannot_do_is_refused(fields: dict[str, Any], layout: dict
 )
 def test_what_adapters_can_do_is_not(layout: dict[str, Any]) -> None:
     assert standing_refusal(recipe(ALL["llama"]), Layout(**layout), 2) is None
+
+
+def test_a_fused_block_has_no_weights_in_nf4() -> None:
+    model = dataclasses.replace(ALL["gpt2"], hidden_size=64, ffn_size=256)
+    reason = standing_refusal(recipe(model, adapter="qlora_8"), Layout(**_DDP, mlp="quack"), 2)
+    assert reason is not None and "mlp quack reads weights that are not in NF4" in reason

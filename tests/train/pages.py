@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Generator
@@ -12,15 +13,20 @@ from tests.training.environment import ENVIRONMENT
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def commands(page: Path, study: str) -> list[str]:
+_SEARCH = re.compile(r"python -m platform\.search .* --name (\S+)")
+
+
+def commands(page: Path) -> list[str]:
     """Returns the indented lines of the page; a search that is not resolved (exit code 4) is resumed, as the page
     advises for a disturbed machine.
     """
-    resume = f"python -m platform.search --resume {study}"
-    assert resume in page.read_text()
-    resumed = f"{{ [ $? = 4 ] && for _ in 1 2 3; do {resume} && break; done; }}"
+    assert "python -m platform.search --resume " in page.read_text()
     lines = [line.removeprefix("    ") for line in page.read_text().splitlines() if line.startswith("    ")]
-    return [f"{line} || {resumed}" if line.startswith("python -m platform.search") else line for line in lines]
+    return [f"{line} || {_resumed(search[1])}" if (search := _SEARCH.match(line)) else line for line in lines]
+
+
+def _resumed(study: str) -> str:
+    return f"{{ [ $? = 4 ] && for _ in 1 2 3; do python -m platform.search --resume {study} && break; done; }}"
 
 
 @contextlib.contextmanager

@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, port: int) -> Generator[Pat
     """
     folder = tmp_path_factory.mktemp("first")
     shutil.copytree(ROOT / "docs", folder / "docs")
-    script = "\n".join(commands(PAGE, "first")).replace("--port 5000", f"--port {port}")
+    script = "\n".join(commands(PAGE)).replace("--port 5000", f"--port {port}")
     assert f"--port {port}" in script
     with followed(script, folder, timeout_s=1800):
         yield folder

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM
 from tests.contract.group import run_group
 from tests.training.engines_group import FP_RECIPES, manifest, train
 from trainers.engines.create import create_engine
+from trainers.models import nf4
 from trainers.models.model import build
 from trainers.records import checkpoints
 from trainers.records.plain_files import read_json
@@ -38,6 +39,11 @@ RECIPES = {
     )
     for name in ("gpt2", "llama")
 }
+RECIPES["llama in NF4"] = dataclasses.replace(
+    RECIPES["llama"],
+    model=dataclasses.replace(RECIPES["llama"].model, hidden_size=128, num_heads=2, ffn_size=192),
+    adapter="qlora_4",
+)
 
 
 def probe(recipe: Recipe) -> torch.Tensor:
@@ -156,6 +162,11 @@ def test_adapters_are_files_of_peft(folder: Path, name: str) -> None:
         assert len(file.keys()) == 4 * len(recipe.adapted_layers)
     import peft  # takes seconds
 
-    module: Any = peft.PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), str(out))
+    model: Any = AutoModelForCausalLM.from_pretrained(base)
+    for path in recipe.quantised_layers:
+        for block in model.model.layers:
+            layer = block.get_submodule(path)
+            layer.weight.data = nf4.dequantised(*nf4.quantised(layer.weight.data).values())
+    module: Any = peft.PeftModel.from_pretrained(model, str(out))
     with torch.no_grad():
         assert torch.allclose(module(probe(recipe)).logits, result["logits"], rtol=1e-5, atol=1e-5)

@@ -11,6 +11,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp._fully_shard import _fsdp_param
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
@@ -53,6 +54,8 @@ class FsdpEngine(TorchEngine):
         offload = (
             CPUOffloadPolicy(pin_memory=self.device.type == "cuda") if layout.offload == "all" else OffloadPolicy()
         )
+        if recipe.is_quantised:
+            _take_integers()
         wrapping: dict[str, Any] = {"reshard_after_forward": layout.zero_stage == 3}
         for axis in self._axes.values():
             wrapping |= axis.wrapping(layout)
@@ -178,6 +181,23 @@ class FsdpEngine(TorchEngine):
     def close(self) -> None:
         super().close()
         del self._parameters, self._shards
+
+
+class _Modules:
+    """`torch.nn` whose parameters of whole numbers have no gradient unless one is asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(nn, name)
+
+    def Parameter(self, data: torch.Tensor, requires_grad: bool | None = None) -> nn.Parameter:
+        return nn.Parameter(data, data.is_floating_point() if requires_grad is None else requires_grad)
+
+
+def _take_integers() -> None:
+    """Lets FSDP2 shard parameters of whole numbers. torch 2.11 makes each shard with a gradient, which these
+    cannot have, before it takes that away (pytorch/pytorch#177844).
+    """
+    setattr(_fsdp_param, "nn", _Modules())  # noqa: B010  # a module's attribute is a constant to checkers
 
 
 def _local(parameter: DTensor) -> torch.Tensor:

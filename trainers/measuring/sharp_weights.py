@@ -6,9 +6,11 @@ import torch
 
 from trainers.distributed.state import FROZEN, WEIGHT, Counters, StateTensor
 from trainers.engines.stepper import HasTrainingState
+from trainers.models import nf4
 from trainers.models.weights import draw
 from trainers.spec.adapters import first_deviation, is_adapter
 from trainers.spec.architectures import architecture_of
+from trainers.spec.nf4 import FACTORS, SCALES, is_quantised
 from trainers.spec.recipe import Recipe
 
 SCORE_DEVIATION = 3.0
@@ -35,7 +37,9 @@ def sharpen(engine: HasTrainingState, recipe: Recipe, *, undo: bool = False) -> 
     reach = model.init_std * math.sqrt(model.hidden_size)  # what a layer makes of a normed input
     family = architecture_of(model.architecture)
     attention = [path for path, cutting in family.tensor_parallel.items() if cutting == "colwise"]
-    attention = [f".{path}.weight" for path in attention if path.startswith(f"{family.attention_path}.")]
+    attention = [f".{path}." for path in attention if path.startswith(f"{family.attention_path}.")]
+    parts = ("weight", FACTORS) if family.query_key_norm == "none" else ()
+    scaled = tuple(path + part for path in attention for part in parts)
     deviation = model.init_std**2 * model.hidden_size * model.score_factor * math.sqrt(model.head_dim)
     factor = math.sqrt(SCORE_DEVIATION / deviation)
     sign = -1.0 if undo else 1.0
@@ -49,10 +53,12 @@ def sharpen(engine: HasTrainingState, recipe: Recipe, *, undo: bool = False) -> 
             if not first_deviation(name, tensor.shape[1]):
                 std = math.sqrt(3 / recipe.adapter_rank) * reach / recipe.lora_scale
                 _add(_noise(name, tensor.shape, recipe.seed, std), tensor, sign)
+        elif is_quantised(name):
+            for part in tensor.parts if name.endswith(scaled) else ():
+                nf4.multiply(part.tensor, factor**sign, offset=part.offsets[0], length=tensor.shape[0])
         elif len(tensor.shape) > 1:
-            if name.endswith(tuple(attention)) and family.query_key_norm == "none":
-                for part in tensor.parts:
-                    part.tensor.mul_(factor**sign)
+            for part in tensor.parts if name.endswith(scaled) else ():
+                part.tensor.mul_(factor**sign)
         else:
             is_bias = name.endswith("bias")
             normed = family.query_key_norm != "none" and f".{family.attention_path}." in name and not is_bias
@@ -64,12 +70,17 @@ def sharpen(engine: HasTrainingState, recipe: Recipe, *, undo: bool = False) -> 
 
 
 def round_otherwise(engine: HasTrainingState, recipe: Recipe) -> None:
-    """Flips, in every weight, the last bit that the recipe's products read: by as much as rounding leaves open. Calling
-    it again takes it back exactly. A collective, before a step.
+    """Flips, in every weight, the last bit that the recipe's products read: by as much as rounding leaves open. Of a
+    weight in NF4 it is that of each scale, which is about as much. Calling it again takes it back exactly. A
+    collective, before a step.
     """
     blocks = f"{architecture_of(recipe.model.architecture).blocks}."
     for key, tensor in engine.training_state().items():
         kind, _, name = key.partition("/")
+        if is_quantised(name):
+            for part in tensor.parts if name.endswith(SCALES) else ():
+                part.tensor.bitwise_xor_(1)
+            continue
         is_float8 = bool(recipe.float8_scaling) and name.startswith(blocks) and len(tensor.shape) > 1
         read_bits = _FLOAT8_BITS if is_float8 else READ_BITS[recipe.compute_precision]
         for part in tensor.parts if kind in (WEIGHT, FROZEN) else ():

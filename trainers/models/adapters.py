@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from trainers.models import nf4
 from trainers.models.model import Model
 from trainers.spec.adapters import DOWN, UP, is_adapter
 from trainers.spec.recipe import Recipe
@@ -32,6 +33,20 @@ class _AdaptedTransposed(Conv1D):
         return adapted(self, x, super().forward(x))
 
 
+class _QuantisedLinear(nn.Linear):
+    """`AdaptedLinear` over a weight in NF4."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return adapted(self, input, nf4.product(self, input))
+
+
+class _QuantisedTransposed(Conv1D):
+    """`_QuantisedLinear` for transformers' layer whose weight is [in, out]."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return adapted(self, x, nf4.product(self, x))
+
+
 def adapted(layer: Any, input: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
     """Returns a layer's output with what its adapter adds, if it has one."""
     if not hasattr(layer, DOWN):
@@ -48,9 +63,14 @@ def add_adapters(model: Model, recipe: Recipe) -> Model:
         return model
     model.module.requires_grad_(False)
     for block in model.blocks:
-        for path, (outputs, inputs) in recipe.adapted_layers.items():
+        for path in recipe.quantised_layers:
             layer: Any = block.get_submodule(path)
-            layer.__class__ = _AdaptedTransposed if is_transposed(layer) else AdaptedLinear
+            layer.__class__ = _QuantisedTransposed if is_transposed(layer) else _QuantisedLinear
+            layer.in_nf4 = True
+        for path, (outputs, inputs) in recipe.adapted_layers.items():
+            layer = block.get_submodule(path)
+            if not recipe.is_quantised:
+                layer.__class__ = _AdaptedTransposed if is_transposed(layer) else AdaptedLinear
             for name, rows, width in ((DOWN, recipe.adapter_rank, inputs), (UP, outputs, recipe.adapter_rank)):
                 setattr(layer, name, nn.Linear(width, rows, bias=False, device="meta"))
             layer.lora_scale = recipe.lora_scale
@@ -83,7 +103,11 @@ def adapters_in_effect(models: Sequence[Model], recipe: Recipe) -> dict[str, Any
         for model in models
         for name, parameter in model.module.named_parameters()
     )
-    word = "+".join(f"lora_{rank}" for rank in sorted(ranks))
+    in_nf4 = {path for path, layer in layers if nf4.is_in_nf4(layer)}
+    kind = "qlora" if in_nf4 else "lora"
+    word = "+".join(f"{kind}_{rank}" for rank in sorted(ranks))
+    if in_nf4 != {*recipe.quantised_layers}:
+        word = f"{word} with {len(in_nf4)} layers of a block in NF4"
     return {
         "adapter": f"{word} and {others} parameters that should be otherwise" if others else word,
         "lora_targets": recipe.lora_targets if paths == {*recipe.adapted_layers} else "+".join(sorted(paths)),

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 import torch
 from torch import nn
 
+from trainers.models import nf4
 from trainers.spec.adapters import first_deviation, is_adapter
 
 
@@ -60,7 +61,11 @@ def materialise(
                 value = value if cut is None else cut(names[parameter], value)
                 stored = dtype if frozen is None or parameter.requires_grad else frozen
                 replacements[parameter] = nn.Parameter(value.to(stored), requires_grad=parameter.requires_grad)
+                del value
             setattr(child, key, replacements[parameter])
+            if key == "weight" and nf4.awaits_quantising(child):  # at once: no model is ever whole in another type
+                del replacements[parameter]
+                nf4.quantise(child)
         for key, buffer in list(child.named_buffers(recurse=False, remove_duplicate=False)):
             setattr(child, key, buffer.to(device))
 

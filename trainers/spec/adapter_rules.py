@@ -31,5 +31,11 @@ def adapter_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
             f"adapters were not tried with weights in host memory, {stated} and offload {layout.offload}: choose"
             " offload none"
         )
+    if recipe.is_quantised:
+        for degree, value in layout.above_one(CUTTING["width"]).items():
+            yield (
+                f"weights in NF4 are whole on a rank or cut by rows over shards, {stated} and {degree} {value}: choose"
+                f" {degree} 1"
+            )
     for degree, value in layout.above_one((*CUTTING["depth"], *CUTTING["experts"])).items():
         yield f"adapters were not tried with {degree} above 1, {stated} and {degree} {value}: choose {degree} 1"

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from trainers.spec.architectures import architecture_of
 from trainers.spec.model_sizes import ModelSizes
+from trainers.spec.nf4 import BLOCK
 
 DOWN, UP = "lora_A", "lora_B"
 """Names of an adapter's two layers, the first from a layer's inputs to the rank, the second to its outputs."""
@@ -26,6 +27,26 @@ def first_deviation(name: str, inputs: int) -> float:
     for its first that of peft's, which are uniform between -1 and 1 over the root of `inputs`.
     """
     return 0.0 if name.endswith(f".{UP}.weight") else (3 * inputs) ** -0.5
+
+
+def quantised_layers(model: ModelSizes) -> Mapping[str, tuple[int, int]]:
+    """Returns (outputs, inputs) of all linear layers of a block, by their paths in it, whose weights can be in NF4.
+
+    Raises:
+        ValueError: the block has experts, or a layer has a size that is no multiple of a block of weights.
+    """
+    if model.num_experts:
+        raise ValueError(
+            f"experts of {model.name} are stacks of matrices, which are not held in NF4: choose an adapter lora_..."
+        )
+    everything = architecture_of(model.architecture).linear_layers(model)
+    for path, sizes in everything.items():
+        if any(size % BLOCK for size in sizes):
+            raise ValueError(
+                f"weights in NF4 are scaled by blocks of {BLOCK}, {path} of {model.name} is {sizes[0]} x {sizes[1]}:"
+                " choose an adapter lora_..., whose frozen weights have the type of products"
+            )
+    return everything
 
 
 def layers(model: ModelSizes, targets: str) -> Mapping[str, tuple[int, int]]:

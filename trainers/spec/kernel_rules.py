@@ -137,6 +137,8 @@ def _quack_mlp_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
             "selective checkpointing would keep both outputs of mlp quack where blocks are not compiled: choose compile"
             " block, mlp plain or another checkpointing"
         )
+    if recipe.is_quantised:
+        yield f"mlp quack reads weights that are not in NF4, got adapter {recipe.adapter}: choose mlp plain"
     if layout.compile == "model":
         yield "mlp quack was tried with compiled blocks and without, got compile model: choose compile block"
 

@@ -22,7 +22,13 @@ DataOrder = Literal["file", "shuffled"]
 AttentionMask = Literal["causal", "document", "prefix"]
 Decay = Literal["all", "matrices"]
 Routing = Literal["learned", "balanced"]
-Adapter = Literal["none", "lora_4", "lora_8", "lora_16", "lora_32", "lora_64", "lora_128", "lora_256"]
+# fmt: off
+Adapter = Literal[
+    "none",
+    "lora_4", "lora_8", "lora_16", "lora_32", "lora_64", "lora_128", "lora_256",
+    "qlora_4", "qlora_8", "qlora_16", "qlora_32", "qlora_64", "qlora_128", "qlora_256",
+]
+# fmt: on
 TrainedTokens = Literal["all", "marked"]
 
 # A workload's recipe has none. What asks for a model (engines, kernels, the cost model) is given recipes that have one,
@@ -146,7 +152,8 @@ class Recipe:
         later=True,
         label="{}",
         about="What trains: the whole model, or low-rank adapters of that rank beside its frozen linear layers (arXiv"
-        " 2106.09685), in the states' type; the frozen weights have the type of the products.",
+        " 2106.09685), in the states' type; the frozen weights have the type of the products, under `qlora_...` those"
+        " of the blocks' linear layers 4 bits (NF4, arXiv 2305.14314).",
     )
     lora_targets: str = axis(
         adapters.ALL_LINEAR,
@@ -212,6 +219,7 @@ class Recipe:
                     raise ValueError(f"{name} is of adapters, got {shortened(value)} and adapter none: set adapter too")
         elif self.has_model:
             _ = adapters.layers(self.model, self.lora_targets)
+            _ = self.quantised_layers
 
     @functools.cached_property
     def id(self) -> str:
@@ -302,6 +310,16 @@ class Recipe:
     def adapter_rank(self) -> int:
         """Rank of the adapters that train in place of the model's own parameters; 0 where these train."""
         return int(self.adapter.partition("_")[2] or 0)
+
+    @property
+    def is_quantised(self) -> bool:
+        """Whether the frozen weights of the blocks' linear layers are in NF4."""
+        return self.adapter.startswith("qlora")
+
+    @property
+    def quantised_layers(self) -> Mapping[str, tuple[int, int]]:
+        """(outputs, inputs) of the linear layers of a block whose weights are in NF4, by their paths in it."""
+        return adapters.quantised_layers(self.model) if self.is_quantised else {}
 
     @property
     def adapted_layers(self) -> Mapping[str, tuple[int, int]]:

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from trainers.distributed.state import FROZEN, WEIGHT, whole_tensor
+from trainers.distributed.state import FROZEN, WEIGHT, StateTensor, whole_tensor
 from trainers.engines.settings import model_dtype
+from trainers.models import nf4
 from trainers.models.adapters import is_transposed
 from trainers.models.model import Model
 from trainers.models.weights import draw
@@ -51,13 +52,21 @@ def write_files(checkpoint: Path, recipe: Recipe, built: Model, out: Path, *, dt
 
 def merged(checkpoint: Path, recipe: Recipe, built: Model, base: str) -> Iterator[tuple[str, torch.Tensor]]:
     """Yields each weight of the model in fp32 with its adapter added; those of the model are in the transformers folder
-    `base`, or drawn from the recipe's seed.
+    `base`, or drawn from the recipe's seed. Where they trained in NF4, the values that this stands for are added to.
 
     Raises:
         ValueError: these are not the weights beside which the adapters were trained, or cannot be read.
     """
-    weights = {name: _frozen_weight(recipe, built, name, parameter, base) for parameter, name in built.names.items()}
-    state = {f"{FROZEN}/{name}": whole_tensor(weight) for name, weight in weights.items()}
+    quantised = {f"{block}.{path}" for block in built.block_names for path in recipe.quantised_layers}
+    weights, state = dict[str, torch.Tensor](), dict[str, StateTensor]()
+    for parameter, name in built.names.items():
+        weight, path = _frozen_weight(recipe, built, name, parameter, base), name.removesuffix(".weight")
+        parts = {name: weight}
+        if path != name and path in quantised:
+            parts = dict(nf4.quantised_parts(path, weight))
+            weight = nf4.dequantised(*parts.values())
+        weights[name] = weight
+        state |= {f"{FROZEN}/{part_name}": whole_tensor(part) for part_name, part in parts.items()}
     manifest = read_manifest(checkpoint)
     check_base(manifest, checkpoint, base_digest(state))
     adapted = _adapted(recipe, built)

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from trainers.distributed.state import FROZEN, StateTensor, TensorPart
 from trainers.measuring.sketch import PIECE_VALUES, places_of
 
-_INTEGERS = {4: torch.int32, 2: torch.int16}
+_INTEGERS = {4: torch.int32, 2: torch.int16, 1: torch.int8}
 
 
 def base_digest(state: Mapping[str, StateTensor]) -> str:

@@ -4,20 +4,22 @@ import contextlib
 import dataclasses
 import itertools
 import re
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 
-from trainers.distributed.state import FROZEN, WEIGHT, Counters
+from trainers.distributed.state import FROZEN, WEIGHT, Counters, StateTensor
 from trainers.engines.stepper import Engine
+from trainers.models import nf4
 from trainers.records.plain_files import read_json
 from trainers.spec.adapters import is_adapter
 from trainers.spec.architectures import architecture_of
 from trainers.spec.architectures.with_experts import WithExperts
 from trainers.spec.errors import InputError
+from trainers.spec.nf4 import CODES, is_quantised
 
 if TYPE_CHECKING:  # a worker imports transformers by `trainers.startup.import_stubs`
     from transformers import PreTrainedModel
@@ -209,21 +211,41 @@ def _placed(index: Path) -> dict[str, str]:
 
 
 def load(engine: Engine, folder: Path) -> None:
-    """Fills the engine's weights from the folder, each rank its own parts, but adapters; a collective.
+    """Fills the engine's weights from the folder, each rank its own parts, but adapters; a collective. Weights in NF4,
+    whose scales have a mean over the whole of each, are read and quantised whole, one at a time.
 
     Raises:
         ValueError: the folder holds another model, or cannot be read.
     """
     files, model = WeightFiles(folder), engine.models[0]
-    for key, tensor in engine.training_state().items():
+    state = engine.training_state()
+    for key, tensor in state.items():
         kind, _, name = key.partition("/")
         if kind not in (WEIGHT, FROZEN) or is_adapter(name):
+            continue
+        if is_quantised(name):
+            if name.endswith(f".{CODES}"):
+                _quantise(files, engine, state, name.removesuffix(f".{CODES}"))
             continue
         stored = files.find(name, model.module.base_model_prefix, model.spec.architecture)
         files.check_tensor(stored, name, tensor.shape)
         for part in tensor.parts:
             part.tensor.copy_(files.read(stored, part.offsets, tuple(part.tensor.shape)))
     engine.adopt(Counters(optimizer_step=0))
+
+
+def _quantise(files: WeightFiles, engine: Engine, state: Mapping[str, StateTensor], path: str) -> None:
+    """Fills the parts in NF4 of the weight of the layer at `path`."""
+    model, (rows, half) = engine.models[0], state[f"{FROZEN}/{path}.{CODES}"].shape
+    name, shape = f"{path}.weight", (rows, 2 * half)
+    stored = files.find(name, model.module.base_model_prefix, model.spec.architecture)
+    files.check_tensor(stored, name, shape)
+    frozen = (tensor for key, tensor in state.items() if key.startswith(f"{FROZEN}/") and not is_quantised(key))
+    like = next(part.tensor for tensor in frozen for part in tensor.parts)  # of the type of the products
+    for part_name, values in nf4.quantised_parts(path, files.read(stored, (0, 0), shape).to(like)):
+        for part in state[f"{FROZEN}/{part_name}"].parts:
+            box = zip(part.offsets, part.tensor.shape, strict=True)
+            part.tensor.copy_(values[tuple(slice(first, first + size) for first, size in box)])
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from platform.cost_model.columns import Array, Columns, Mask
+from platform.cost_model.quantised import quantised_layers
 from trainers.spec.batch import BatchPoint
 from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
@@ -101,7 +102,7 @@ class Sizes:
     moments: float
     """Bytes of all optimizer states of a parameter; Adafactor's factored states are thin vectors."""
     stored: float
-    """Bytes of a parameter of the model as it is stored."""
+    """Bytes of a parameter of the model as it is stored, the mean over all."""
 
     @classmethod
     def of(cls, recipe: Recipe) -> "Sizes":
@@ -111,12 +112,17 @@ class Sizes:
             for precision in (recipe.state_precision, recipe.activation_precision)
         )
         gathered = 1.0 if recipe.float8_scaling == "tensorwise" else compute
+        stored, model = compute if recipe.adapter_rank else state, recipe.model
+        if recipe.is_quantised:
+            saved = model.num_layers * quantised_layers(recipe.quantised_layers.values(), compute).saved
+            gathered -= saved / model.over_blocks(lambda kind: kind.parameters(model))
+            stored -= saved / model.num_parameters
         return cls(
             state=state,
             compute=compute,
             gathered=gathered,
             moments=2.0 * state if recipe.optimizer == "adamw" else 0.0,
-            stored=compute if recipe.adapter_rank else state,
+            stored=stored,
         )
 
 

@@ -205,7 +205,8 @@ def _saved_again(c: Columns) -> Array:
     """
     plain = (c.fused > 0) & (c.full_checkpointing == 0) & (c.selective_checkpointing == 0)
     weights = c.layers / c.parts("depth") * c.saved_weights
-    return np.where(plain & (c.gathered_bytes < c.compute_bytes), weights * c.gathered_bytes, 0.0)
+    casts = (c.gathered_bytes < c.compute_bytes) & (c.adapter_rank == 0)
+    return np.where(plain & casts, weights * c.gathered_bytes, 0.0)
 
 
 def _between_passes(c: Columns) -> Array:

@@ -77,6 +77,11 @@ class ComparisonSession:
             admit(path, (RATES, LAYOUT), trusted=self._options.trust)
         plans: dict[str, TrainingPlan] = {}
         for strategy in self._strategies:
+            if strategy.recipe.adapter_rank and self._options.start_from is None:
+                raise InputError(
+                    f"{strategy.name} trains adapters beside a model that does not train, which would know nothing:"
+                    " give its folder by --start-from"
+                )
             plans[strategy.name] = self._plan(strategy, strategy.recipe.learning_rate, self.tokens)
             if strategy.recipe.tokens_per_step > self.tokens:
                 raise InputError(
@@ -179,7 +184,7 @@ class ComparisonSession:
         options = self._options
         unset: dict[str, Any] = dict.fromkeys(
             ("data_order", "recipe", "warmup_tokens", "decay_tokens", "final_share", "val_every", "val_data",
-             "start_from", "checkpoint_steps")
+             "checkpoint_steps")
         )  # fmt: skip
         return TrainOptions(
             target=target,
@@ -187,6 +192,7 @@ class ComparisonSession:
             tokens=tokens,
             out=self.out,
             data=options.data,
+            start_from=options.start_from,
             learning_rate=rate,
             lr_schedule="cosine",
             val_tokens=options.val_tokens,

@@ -27,6 +27,9 @@ class ConvergeOptions:
     data: str | None = option(
         None, metavar="PATH", about="token files that platform.prepare made (default: the recipe's data)"
     )
+    start_from: str | None = option(
+        None, metavar="FOLDER", about="begin every training with the weights of a transformers folder"
+    )
     seeds: int = option(
         1,
         read=whole_number(1),

@@ -25,6 +25,8 @@ _FORMS = "messages, prompt and completion, or instruction and output"
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _PROBE = ({"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi."})
 
+_CALLS = "tool_calls"
+
 Message = Mapping[str, Any]
 
 
@@ -73,7 +75,7 @@ def messages_of(line: Mapping[str, Any]) -> list[Message]:
         _check(message, number)
     if not any(message["role"] == "assistant" for message in messages):
         raise ChatError("LINE has no assistant's turn: there is nothing to train on", "no assistant's turn")
-    return messages
+    return [{**message, "content": message.get("content") or ""} for message in messages]
 
 
 def _check(message: Any, number: int) -> None:
@@ -85,9 +87,22 @@ def _check(message: Any, number: int) -> None:
             f"turn {number} of LINE has the unknown role {json.dumps(role)[:40]}: known are {', '.join(ROLES)}",
             "an unknown role",
         )
-    if not isinstance(content, str):
+    if not isinstance(content, str) and (content is not None or not message.get(_CALLS)):  # type: ignore[reportUnknownMemberType]
         shown = json.dumps(content)[:60]
         raise ChatError(f"the content of turn {number} in LINE must be text, got {shown}", "a turn without text")
+
+
+def tools_of(line: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Returns the tools that a line of JSON offers to its assistant, as JSON schemas; none where it has no such key.
+
+    Raises:
+        ChatError: they are no list of objects.
+    """
+    tools = line.get("tools") or []
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):  # type: ignore[reportUnknownVariableType]
+        shown = json.dumps(tools)[:60]
+        raise ChatError(f'"tools" in LINE must be a list of JSON schemas, got {shown}', 'no list at "tools"')
+    return tools  # type: ignore[reportUnknownVariableType]
 
 
 class ChatEncoder:
@@ -114,13 +129,23 @@ class ChatEncoder:
         self.turn_end = next((token for token in self._special if text[:end].endswith(token)), "")
         """The special token that ends an assistant's turn; empty where none does."""
 
-    def encode(self, messages: Sequence[Message]) -> Tokens:
-        """Returns a chat as one document with marks.
+    def encode(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> Tokens:
+        """Returns a chat as one document with marks; the template writes the `tools` that the assistant has.
 
         Raises:
-            ChatError: the template refuses it, or does not show where an assistant's turn is.
+            ChatError: the template refuses it, leaves tools or calls of them out, or does not show where an assistant's
+                turn is.
         """
-        text, spans = self._spans(messages)
+        text, spans = self._spans(messages, tools)
+        without = [{key: value for key, value in message.items() if key != _CALLS} for message in messages]
+        calls = any(message.get(_CALLS) for message in messages)
+        for key, is_there, plain in (("tools", tools, (messages,)), (_CALLS, calls, (without, tools))):
+            if is_there and text == self._spans(*plain)[0]:
+                raise ChatError(
+                    f'the template writes nothing of "{key}" in LINE: give one that does by --chat-template, or leave'
+                    " that key out",
+                    f'"{key}" that the template leaves out',
+                )
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
         begins, ends = np.array(encoding.offsets, np.int64).reshape(-1, 2).T
         marks = np.zeros(len(begins), np.bool_)
@@ -131,7 +156,9 @@ class ChatEncoder:
             raise ChatError("LINE has no token of an assistant", "no assistant's token")
         return Tokens(ids=np.array(encoding.ids, self._id_type), document_starts=np.zeros(1, np.int64), marks=marks)
 
-    def _spans(self, messages: Sequence[Message]) -> tuple[str, list[tuple[int, int]]]:
+    def _spans(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> tuple[str, list[tuple[int, int]]]:
         """Returns the chat's text, and where in it each assistant's turn begins and ends."""
         if _GENERATION.search(self._template):
             from transformers.utils.chat_template_utils import render_jinja_template
@@ -139,27 +166,28 @@ class ChatEncoder:
             (text,), (spans,) = self._render(
                 lambda: render_jinja_template(
                     [[dict(message) for message in messages]],
+                    tools=[dict(tool) for tool in tools] or None,
                     chat_template=self._template,
                     return_assistant_tokens_mask=True,
                     **self._renderer.special_tokens_map,
                 )
             )
             return text, [(begin, end) for begin, end in spans]
-        text = self._rendered(messages)
-        return text, list(self._turns(text, messages))
+        text = self._rendered(messages, tools=list(tools) or None)
+        return text, list(self._turns(text, messages, tools=list(tools) or None))
 
-    def _turns(self, text: str, messages: Sequence[Message]) -> Iterator[tuple[int, int]]:
+    def _turns(self, text: str, messages: Sequence[Message], **options: Any) -> Iterator[tuple[int, int]]:
         for number, message in enumerate(messages):
             if message["role"] != "assistant":
                 continue
-            before = self._rendered(messages[:number], add_generation_prompt=True)
+            before = self._rendered(messages[:number], add_generation_prompt=True, **options)
             if not text.startswith(before):
                 raise ChatError(
                     f"the template writes what stands before turn {number + 1} of LINE otherwise where that turn"
                     " follows, so that its beginning is not known: mark it by {% generation %} in the template",
                     "a template that hides where a turn begins",
                 )
-            through = self._rendered(messages[: number + 1])
+            through = self._rendered(messages[: number + 1], **options)
             if text.startswith(through):
                 end = len(through)
             else:  # earlier turns are shortened, such as by their thoughts

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from platform.common.errors import InputError, one_line
 from platform.train.preparing import raw_ids, tables
-from platform.train.preparing.chats import ChatEncoder, ChatError, ChatSettings, messages_of
+from platform.train.preparing.chats import ChatEncoder, ChatError, ChatSettings, messages_of, tools_of
 from platform.train.preparing.inputs import MAX_DOCUMENT_BYTES, Piece, separator_in, too_long
 from platform.train.preparing.megatron_pairs import Pair
 from platform.train.preparing.opening import Opened, suffix_of
@@ -179,7 +179,8 @@ def _chats(piece: Piece, chats: Chats, skipped: Skipped) -> Generator[tuple[Toke
     for begin, line, size in _split(piece, b"\n"):
         unread += size
         try:
-            chat = chats.encoder.encode(messages_of(_object(line, piece, begin))) if line.strip() else None
+            value = _object(line, piece, begin) if line.strip() else None
+            chat = None if value is None else chats.encoder.encode(messages_of(value), tools_of(value))
         except ChatError as error:
             skipped.add(_bad(error.words, error.reason, piece, begin))
             continue

@@ -10,6 +10,11 @@ THINKING = """{%- set last = messages | map(attribute='role') | list | length - 
 {{- m.content.strip() + '<|im_end|>\\n' }}{%- endfor %}
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"""
 """A last answer has a place for thoughts, which earlier ones have not."""
+TOOLS = """{%- for tool in tools or [] %}{{- '<|im_start|>tool ' + tool.name + '<|im_end|>\\n' }}{%- endfor %}
+{%- for m in messages %}{{- '<|im_start|>' + m.role + '\\n' + m.content }}
+{%- for call in m.tool_calls or [] %}{{- 'CALL ' + call.name }}{%- endfor %}{{- '<|im_end|>\\n' }}{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"""
+"""Tools and calls of them are written."""
 PLAIN = """{%- for m in messages %}{{- m.role + ': ' + m.content + '\\n' }}{%- endfor %}
 {%- if add_generation_prompt %}{{- 'assistant: ' }}{%- endif %}"""
 """No special token ends a turn."""

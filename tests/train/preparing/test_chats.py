@@ -20,7 +20,7 @@ from platform.train.preparing.packing import Packer
 from platform.train.preparing.skipping import Skipped
 from platform.train.preparing.tokenizer import Tokenizer, load, with_template
 from scripts.tiny_chat import CHATML, save_tokenizer
-from tests.train.preparing.chat_templates import MARKED, PLAIN, THINKING
+from tests.train.preparing.chat_templates import MARKED, PLAIN, THINKING, TOOLS
 from trainers import data
 from trainers.data.flags import FLAG, UNTRAINED
 from trainers.data.footer import Tokens
@@ -78,6 +78,25 @@ def test_turns_are_found_where_a_template_writes_the_last_one_otherwise(tmp_path
     assert texts == ["the answer ☃<|im_end|>", "<think>\n\n</think>\n\nyes, one<|im_end|>"]
 
 
+CALLING: dict[str, Any] = {
+    "tools": [{"name": "clock"}],
+    "messages": [CHAT[1], {"role": "assistant", "content": None, "tool_calls": [{"name": "clock"}]}],
+}
+
+
+def test_tools_and_their_calls_are_written_by_the_template(tmp_path: Path) -> None:
+    tokenizer = _tokenizer(tmp_path / "tools", TOOLS)
+    (tmp_path / "chats.jsonl").write_text(json.dumps(CALLING) + "\n")
+    (chat,) = _read(tmp_path / "chats.jsonl", tokenizer, Skipped(lambda: False), ChatSettings())
+    assert chat.marks is not None
+    text = transformers.AutoTokenizer.from_pretrained(tokenizer.source).decode(chat.ids)
+    assert text.startswith("<|im_start|>tool clock<|im_end|>")
+    assert chat.marks.sum() < len(chat.ids) / 2
+    assert transformers.AutoTokenizer.from_pretrained(tokenizer.source).decode(chat.ids[chat.marks]) == (
+        "CALL clock<|im_end|>"
+    )
+
+
 def test_a_token_that_an_answer_shares_with_the_words_before_it_is_marked(tmp_path: Path) -> None:
     tokenizer = _tokenizer(tmp_path / "plain", PLAIN)
     assert ChatEncoder(tokenizer).turn_end == ""
@@ -117,6 +136,9 @@ _BAD = {
     '{"messages": [{"role": "user", "content": 3}]}': "the content of turn 1 in line 2 of F must be text, got 3",
     '{"messages": [1]}': 'turn 1 of line 2 of F must have a "role" and a "content"',
     '{"messages": "x"}': '"messages" in line 2 of F must be a list of turns',
+    json.dumps({**CALLING, "tools": "clock"}): '"tools" in line 2 of F must be a list of JSON schemas, got "clock"',
+    json.dumps(CALLING): 'the template writes nothing of "tools" in line 2 of F: give one that does by --chat-template',
+    json.dumps({"messages": CALLING["messages"]}): 'the template writes nothing of "tool_calls" in line 2 of F',
     '{"messages": [], "prompt": "x"}': "line 2 of F mixes forms of a chat",
     '{"prompt": "x"}': '"completion" in line 2 of F must be text, got null',
     '{"text": "x"}': "line 2 of F is no chat",
