@@ -20,6 +20,7 @@ _ROWS: Mapping[int, tuple[tuple[str, dict[str, Any]], ...]] = {
         ("qwen3_moe", {"dp_shard": 2, "compile": "block", "loss": "chunked"}),
         ("mixtral", {"dp_shard": 2, "compile": "block", "checkpointing": "full", "zero_stage": 2}),
         ("olmoe", {"cp": 2, "compile": "block", "checkpointing": "full"}),
+        ("gpt_oss", {"dp_shard": 2, "attention": "flex", "compile": "block", "checkpointing": "full"}),
     ),
     4: (
         ("qwen3_moe", {"dp_shard": 4, "checkpointing": "full", "prefetch": 1}),
@@ -32,6 +33,8 @@ _ROWS: Mapping[int, tuple[tuple[str, dict[str, Any]], ...]] = {
         ("mixtral", {"dp_shard": 2, "pp": 2, "loss": "chunked"}),
         ("olmoe", {"dp_shard": 2, "pp": 2, "schedule": "interleaved", "virtual": 2, "checkpointing": "full"}),
         ("mixtral", {"dp_shard": 4, "offload": "all"}),
+        ("gpt_oss", {"dp_shard": 2, "cp": 2, "ep": 4, "attention": "flex", "checkpointing": "selective"}),
+        ("gpt_oss", {"dp_shard": 2, "pp": 2, "attention": "eager", "loss": "chunked"}),
     ),
 }
 _OF_ROUTERS = ("router without a gradient", "experts of the next token")

@@ -209,6 +209,11 @@ def planted(fault: str) -> Generator[None, None, None]:
         "norms of queries and keys left out": lambda: _change(Qwen3RMSNorm, "forward", _without_norm_of_heads),
         "router without a gradient": lambda: _change(experts, "_route", _without_gradient),
         "experts of the next token": lambda: _change(experts, "_route", _of_next_token),
+        # Sinks and biases stay in the graph: DDP waits for their gradients.
+        "sinks left out": lambda: _change(
+            attention, "_sunk", lambda original: lambda out, *others: out + 0 * original(out, *others)
+        ),
+        "biases of the next expert": lambda: _change(experts._Biased, "forward", _of_next_expert),
         **expert_faults.FAULTS,
         "ALiBi by place": lambda: _change(context_parallel.ContextParallel, "__init__", _with_keys_in_order),
         "tie lost when weights are made": lambda: _change(made_weights, "materialise", _without_ties),
@@ -262,6 +267,10 @@ def _of_next_token(route: Any) -> Any:
         return scores, weights, chosen.roll(1, 0)
 
     return changed
+
+
+def _of_next_expert(biased: Any) -> Any:
+    return lambda ctx, rows, bias, experts: biased(ctx, rows, bias, (experts + 1) % len(bias))
 
 
 def _biased_rows(self: Any, x: torch.Tensor) -> torch.Tensor:

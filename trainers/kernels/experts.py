@@ -7,7 +7,7 @@ ranks share out experts, each sends the rows to the ranks that have theirs, and 
 
 import contextlib
 import types
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -58,7 +58,8 @@ def share_out(experts: nn.Module, group: Any) -> None:
 
 def compile_activation(experts: nn.Module) -> None:
     """Compiles what a block's experts compute between their products, for any number of rows."""
-    setattr(experts, _ACTIVATION, static(_activated, any_size=True))
+    kind: Any = type(experts)
+    setattr(experts, _ACTIVATION, static(kind._apply_gate, any_size=True))
 
 
 def _group_of(experts: nn.Module) -> Any:
@@ -126,8 +127,9 @@ def _balanced(num_tokens: int, num_experts: int, chosen: int, *, seed: int) -> T
 def _route(self: Any, hidden_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Returns scores [tokens, experts], and weights and indices [tokens, chosen] of each token's experts."""
     rows = hidden_states.reshape(-1, hidden_states.shape[-1])
+    bias = getattr(self, "bias", None)
     with contextlib.nullcontext() if _autocast_dtype(rows) is None else torch.autocast(rows.device.type, enabled=False):
-        scores = F.linear(rows.float(), self.weight.float())
+        scores = F.linear(rows.float(), self.weight.float(), None if bias is None else bias.float())
     weights, chosen = torch.topk(scores.softmax(dim=-1), self.top_k, dim=-1)
     if getattr(self, "norm_topk_prob", True):
         weights = weights / weights.sum(dim=-1, keepdim=True)
@@ -155,14 +157,40 @@ def _grouped(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weight
 
 def _products(self: Any, rows: Tensor, ends: Tensor) -> Tensor:
     """Returns what the experts make of their rows, which are in the experts' order and end at `ends`."""
-    outer = F.grouped_mm(rows, self.gate_up_proj.to(rows.dtype).transpose(1, 2), offs=ends)
-    inner = getattr(self, _ACTIVATION, _activated)(self.act_fn, outer)
-    return F.grouped_mm(inner, self.down_proj.to(rows.dtype).transpose(1, 2), offs=ends)
+    outer = _product(self, rows, "gate_up_proj", ends)
+    inner = getattr(self, _ACTIVATION, type(self)._apply_gate)(self, outer)
+    return _product(self, inner, "down_proj", ends)
 
 
-def _activated(activation: Callable[[Tensor], Tensor], outer: Tensor) -> Tensor:
-    gate, up = outer.chunk(2, dim=-1)
-    return activation(gate) * up
+def _product(self: Any, rows: Tensor, name: str, ends: Tensor) -> Tensor:
+    """Returns the products of rows with their expert's matrix of that name, and its bias added where it has one."""
+    weight = getattr(self, name).to(rows.dtype)
+    products = F.grouped_mm(rows, weight if self.is_transposed else weight.transpose(1, 2), offs=ends)
+    if not self.has_bias:
+        return products
+    experts = torch.searchsorted(ends, torch.arange(len(rows), device=rows.device), right=True)
+    apply: Any = _Biased.apply
+    return apply(products, getattr(self, f"{name}_bias").to(rows.dtype), experts)
+
+
+class _Biased(torch.autograd.Function):
+    """Adds to each row the bias of its expert; the gradient of a bias is a product, whose sums have a fixed order."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, bias: Tensor, experts: Tensor) -> Tensor:
+        ctx.save_for_backward(experts)
+        ctx.num_experts = len(bias)
+        return rows + bias[experts]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
+        (experts,) = ctx.saved_tensors
+        (gradient,) = gradients
+        of_bias = None
+        if ctx.needs_input_grad[1]:
+            every = torch.arange(ctx.num_experts, device=experts.device)
+            of_bias = (every[:, None] == experts).to(gradient.dtype) @ gradient
+        return gradient, of_bias, None
 
 
 def _sent(self: Any, rows: Tensor, ends: Tensor) -> Tensor:

@@ -51,8 +51,8 @@ def refusal(plan: TrainingPlan, program: Program) -> str | None:
 
 def attention_name(plan: TrainingPlan) -> str:
     """Returns the `attn_implementation` of transformers closest to the layout's attention."""
-    layout = plan.phases[0].layout
-    if layout.attention == "eager" or architecture_of(plan.recipe.model.architecture).position == "alibi":
+    layout, family = plan.phases[0].layout, architecture_of(plan.recipe.model.architecture)
+    if layout.attention == "eager" or family.position == "alibi" or family.attention_sinks:
         return "eager"
     return "sdpa"
 
