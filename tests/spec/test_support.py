@@ -34,6 +34,7 @@ GPUS = Cluster(device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8
 CPUS = Cluster(device_kind="cpu", device="a processor", device_memory_gib=4, devices_per_node=2)
 DDP: dict[str, Any] = {"engine": "ddp", "zero_stage": 0, "dp_shard": 1, "dp_replicate": 2}
 GRAPHS: dict[str, Any] = {**DDP, "cuda_graphs": "on"}
+OSS = dataclasses.replace(MOE, name="gpt_oss", architecture="gpt_oss")
 GROUPED_BLOCKS: dict[str, Any] = {"experts": "grouped", "compile": "block"}
 SHARED_OUT: dict[str, Any] = {"experts": "grouped", "ep": 2}
 ZERO_1 = {"engine": "deepspeed", "zero_stage": 1}
@@ -300,6 +301,8 @@ def test_nothing_that_the_contract_runs_is_refused(monkeypatch: pytest.MonkeyPat
         ({"model": MOE}, {**GRAPHS, "experts": "grouped"}, GPUS, "CUDA graphs were not tried with experts: choose"),
         ({"model": MOE, "compression": "powersgd_4"}, DDP, GPUS, "the gradients of all experts of a block as one"),
         ({"model": MOE, "routing": "balanced"}, {"dp_shard": 1, "cp": 2}, GPUS, "by a token's place in its sequence"),
+        ({"model": OSS}, {"attention": "sdpa"}, GPUS, "sdpa gives no sum of its scores' exponentials, to which sinks add"),
+        ({"model": OSS}, {"attention": "flash4"}, GPUS, "flash4 was tried without sinks, which gpt_oss has: choose att"),
         ({}, {"ep": 2}, GPUS, "ep 2 is of a model with experts, gpt2 has none: choose ep 1"),
         ({"model": MOE}, SHARED_OUT | {"experts": "loop"}, GPUS, "got ep 2 and experts loop: choose experts grouped"),
         (

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_block_mask, flex_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from trainers.distributed.collectives import gather
@@ -170,11 +170,12 @@ def attend(
         # Outside compiled code FlexAttention would write out all scores: then it is compiled by itself.
         flex: Any = flex_attention if torch.compiler.is_compiling() else _compiled_flex()
         score_mod = getattr(module, "score_mod", None)
-        with_sum = s_aux is not None
-        out = flex(
-            query, key, value, score_mod, attention_mask, scaling, grouped, with_sum, kernel_options=flex_options
-        )
-        out = out if s_aux is None else _sunk(*out, s_aux)
+        inputs = (query, key, value, score_mod, attention_mask, scaling, grouped)
+        if s_aux is None:
+            out = flex(*inputs, kernel_options=flex_options)
+        else:
+            out, sums = flex(*inputs, kernel_options=flex_options, return_aux=AuxRequest(lse=True))
+            out = _sunk(out, sums.lse, s_aux)
     elif s_aux is not None:
         out = _sunk(*_written_out(query, key, value, attention_mask, scaling), s_aux)
     else:
@@ -186,8 +187,8 @@ def attend(
 
 
 def _sunk(out: torch.Tensor, log_sum: torch.Tensor, sinks: torch.Tensor) -> torch.Tensor:
-    """Returns attention's output [batch, heads, length, width] where the softmax has the heads' sinks beside scores, the
-    logarithm of whose sum of exponentials is `log_sum`: less by the factor by which the sum grows.
+    """Returns attention's output [batch, heads, length, width] where the softmax has the heads' sinks beside scores,
+    the logarithm of whose sum of exponentials is `log_sum`: less by the factor by which the sum grows.
     """
     share = torch.sigmoid(log_sum - sinks.float()[None, :, None])
     return (out * share[..., None]).to(out.dtype)
