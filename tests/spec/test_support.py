@@ -128,6 +128,7 @@ def test_flash4_is_refused_where_it_does_not_run_or_was_not_tried(monkeypatch: p
             "document",
             "flash4 was tried under a causal mask alone, got document: choose attention flex",
         ),
+        ("model", OSS, "flash4 was tried without sinks, which gpt_oss has: choose attention flex"),
         ("seq_len", 192, "multiples of 128 tokens and heads of width 64 and 128, got seq_len 192"),
     ):
         assert sentence in (refusal(dataclasses.replace(recipe, **{axis: value}), layout, GPUS) or ""), axis
@@ -301,8 +302,7 @@ def test_nothing_that_the_contract_runs_is_refused(monkeypatch: pytest.MonkeyPat
         ({"model": MOE}, {**GRAPHS, "experts": "grouped"}, GPUS, "CUDA graphs were not tried with experts: choose"),
         ({"model": MOE, "compression": "powersgd_4"}, DDP, GPUS, "the gradients of all experts of a block as one"),
         ({"model": MOE, "routing": "balanced"}, {"dp_shard": 1, "cp": 2}, GPUS, "by a token's place in its sequence"),
-        ({"model": OSS}, {"attention": "sdpa"}, GPUS, "sdpa gives no sum of its scores' exponentials, to which sinks add"),
-        ({"model": OSS}, {"attention": "flash4"}, GPUS, "flash4 was tried without sinks, which gpt_oss has: choose att"),
+        ({"model": OSS}, {"attention": "sdpa"}, GPUS, "sdpa gives no sum of its scores' exponentials, to which sinks"),
         ({}, {"ep": 2}, GPUS, "ep 2 is of a model with experts, gpt2 has none: choose ep 1"),
         ({"model": MOE}, SHARED_OUT | {"experts": "loop"}, GPUS, "got ep 2 and experts loop: choose experts grouped"),
         (

@@ -15,9 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainers.distributed.collectives import exchange
+from trainers.kernels.balance import choose, make_even
 from trainers.kernels.compiled import static
 from trainers.spec.architectures.with_experts import WithExperts
 from trainers.spec.layout_axes import Experts
+from trainers.spec.recipe import BalanceLoss
 
 _NAMES: dict[Experts, str] = {"loop": "eager", "grouped": "grouped_rows"}
 """The name of each way in transformers' registry."""
@@ -28,7 +30,12 @@ _ACTIVATION = "compiled_activation"
 
 
 def use_experts(
-    config: Any, blocks: Sequence[nn.Module], family: WithExperts, experts: Experts, balanced_tokens: int
+    config: Any,
+    blocks: Sequence[nn.Module],
+    family: WithExperts,
+    experts: Experts,
+    balanced_tokens: int,
+    balance_loss: BalanceLoss = "none",
 ) -> None:
     """Makes the blocks compute their experts by `experts`, and their routers in fp32; all in place.
 
@@ -47,6 +54,7 @@ def use_experts(
         if router.is_balanced:
             table = _balanced(balanced_tokens, router.num_experts, router.top_k, seed=index)
             router.register_buffer(_BALANCED, table, persistent=False)
+        make_even(router, balance_loss)
 
 
 def share_out(experts: nn.Module, group: Any) -> None:
@@ -74,7 +82,7 @@ def experts_in_effect(config: Any) -> str:
 
 def routing_in_effect(modules: Iterable[nn.Module]) -> str:
     """Returns the recipe's word for the routing of all routers among `modules`."""
-    routers = list(_routers(modules))
+    routers = list(routers_of(modules))
     balanced = sum(router.is_balanced for router in routers)
     if balanced not in (0, len(routers)):
         return f"balanced in {balanced} of {len(routers)} blocks"
@@ -84,7 +92,7 @@ def routing_in_effect(modules: Iterable[nn.Module]) -> str:
 @contextlib.contextmanager
 def learned_routing(modules: Iterable[nn.Module]) -> Generator[None, None, None]:
     """Lets the routers among `modules` choose, whatever the recipe says."""
-    balanced = [router for router in _routers(modules) if router.is_balanced]
+    balanced = [router for router in routers_of(modules) if router.is_balanced]
     try:
         for router in balanced:
             router.is_balanced = False
@@ -99,7 +107,7 @@ def counted_tokens(modules: Iterable[nn.Module], device: torch.device) -> Genera
     """Gives the number of tokens that go to each expert, int64 [experts] for each router among `modules`, which grows
     with each pass within on the device.
     """
-    routers = list(_routers(modules))
+    routers = list(routers_of(modules))
     try:
         for router in routers:
             setattr(router, _COUNTED, torch.zeros(router.num_experts, dtype=torch.int64, device=device))
@@ -109,7 +117,8 @@ def counted_tokens(modules: Iterable[nn.Module], device: torch.device) -> Genera
             delattr(router, _COUNTED)
 
 
-def _routers(modules: Iterable[nn.Module]) -> Iterator[Any]:
+def routers_of(modules: Iterable[nn.Module]) -> Iterator[Any]:
+    """Yields the routers among `modules`."""
     return (module for module in modules if hasattr(module, "is_balanced"))
 
 
@@ -130,7 +139,7 @@ def _route(self: Any, hidden_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     bias = getattr(self, "bias", None)
     with contextlib.nullcontext() if _autocast_dtype(rows) is None else torch.autocast(rows.device.type, enabled=False):
         scores = F.linear(rows.float(), self.weight.float(), None if bias is None else bias.float())
-    weights, chosen = torch.topk(scores.softmax(dim=-1), self.top_k, dim=-1)
+    weights, chosen = choose(self, scores.softmax(dim=-1))
     if getattr(self, "norm_topk_prob", True):
         weights = weights / weights.sum(dim=-1, keepdim=True)
     if self.is_balanced:

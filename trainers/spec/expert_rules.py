@@ -40,6 +40,11 @@ def expert_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
             f" {recipe.compression}: choose bf16 or none"
         )
     yield from _shared_out_refusals(recipe, layout)
+    if recipe.balance_loss == "aux" and layout.above_one(CUTTING["depth"]):
+        yield (
+            "a pipeline's first backward pass begins before its last micro-batch has chosen experts, which the balance"
+            f" loss counts, got {layout.in_words(layout.above_one(CUTTING['depth']))}: choose balance_loss bias or pp 1"
+        )
     cut = layout.in_words(layout.above_one(CUTTING["tokens"]))
     if recipe.routing == "balanced" and cut:
         yield (
