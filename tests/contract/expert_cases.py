@@ -9,7 +9,7 @@ from tests.contract.expert_faults import FAULTS
 from tests.contract.family_cases import FAMILIES
 from tests.contract.mesh_cases import MeshCase
 from trainers.spec.layout import Layout
-from trainers.spec.recipe import Recipe
+from trainers.spec.recipe import BalanceLoss, Recipe
 
 _SHARED: Mapping[str, Any] = {"engine": "fsdp", "zero_stage": 3, "attention": "sdpa", "experts": "grouped", "ep": 2}
 _ROWS: Mapping[int, tuple[tuple[str, dict[str, Any]], ...]] = {
@@ -37,13 +37,43 @@ _ROWS: Mapping[int, tuple[tuple[str, dict[str, Any]], ...]] = {
         ("gpt_oss", {"dp_shard": 2, "pp": 2, "attention": "eager", "loss": "chunked"}),
     ),
 }
+_DDP: Mapping[str, Any] = {"engine": "ddp", "zero_stage": 0, "ep": 1}
+_BALANCED: Mapping[int, tuple[tuple[str, BalanceLoss, dict[str, Any]], ...]] = {
+    2: (
+        ("mixtral", "aux", {"dp_shard": 2, "compile": "block"}),
+        ("qwen3_moe", "bias", {"dp_shard": 2, "compile": "block", "checkpointing": "full"}),
+    ),
+    4: (
+        ("qwen3_moe", "aux", {"dp_shard": 4, "checkpointing": "full", "grad_sync": "every"}),
+        ("mixtral", "aux", {**_DDP, "dp_replicate": 4, "checkpointing": "every_2"}),
+        ("olmoe", "aux", {"dp_shard": 2, "cp": 2, "ep": 4, "checkpointing": "selective"}),
+        ("qwen3_moe", "bias", {"dp_shard": 2, "pp": 2, "loss": "chunked"}),
+        ("gpt_oss", "bias", {**_DDP, "dp_replicate": 4, "attention": "eager", "experts": "loop"}),
+        ("olmoe", "bias", {"dp_shard": 2, "cp": 2, "checkpointing": "selective"}),
+    ),
+}
+"""Recipes with a balance loss, whose micro-batches, accumulation and ranks must not change it."""
+_OF_BALANCE: Mapping[str, BalanceLoss] = {
+    "tokens of one rank balanced": "aux",
+    "balance loss of another scale": "aux",
+    "biases not moved": "bias",
+}
+"""Faults of a balance loss, with its kind."""
 _OF_ROUTERS = ("router without a gradient", "experts of the next token")
 """Faults of one rank's experts, which must show where ranks share them out too."""
 
 
-def _case(name: str, layout: dict[str, Any], fault: str = "", precision: str = "fp32") -> MeshCase:
+def _case(
+    name: str,
+    layout: dict[str, Any],
+    fault: str = "",
+    precision: str = "fp32",
+    balance_loss: BalanceLoss = "none",
+) -> MeshCase:
     half, _, states = precision.partition(" ")
     chosen: Recipe = recipe(FAMILIES[name], half, states="bf16" if states else "fp32")
+    if balance_loss != "none":  # so much that the second step's loss and the first one's gradients tell it
+        chosen = dataclasses.replace(chosen, balance_loss=balance_loss, balance_rate=0.1)
     if layout.get("virtual", 1) > 1:  # a block or two for each stage
         chosen = dataclasses.replace(chosen, model=dataclasses.replace(chosen.model, num_layers=4))
     return MeshCase(recipe=chosen, layout=Layout(**{**_SHARED, **layout}), fault=fault)
@@ -52,9 +82,11 @@ def _case(name: str, layout: dict[str, Any], fault: str = "", precision: str = "
 def cases(world_size: int) -> list[MeshCase]:
     """Returns the cases of `world_size` ranks, with those of faults."""
     chosen = [_case(*row) for row in _ROWS[world_size]]
+    chosen += [_case(name, layout, balance_loss=kind) for name, kind, layout in _BALANCED[world_size]]
     if world_size == 2:
         return [*chosen, *(_case("mixtral", {"dp_shard": 2}, fault) for fault in _OF_ROUTERS)]
-    return [*chosen, *(_case("mixtral", {"dp_shard": 4}, fault) for fault in FAULTS)]
+    faulty = [_case("mixtral", {"dp_shard": 4}, fault, balance_loss=_OF_BALANCE.get(fault, "none")) for fault in FAULTS]
+    return [*chosen, *faulty]
 
 
 def in_half() -> list[MeshCase]:

@@ -11,6 +11,7 @@ import torch
 
 from trainers.distributed import collectives
 from trainers.distributed.groups import Mesh
+from trainers.engines.balance import Balance
 from trainers.kernels import experts
 from trainers.mesh.expert_parallel import ExpertParallel
 
@@ -38,6 +39,10 @@ def _cut_off(tensor: torch.Tensor, sent: Sequence[int], received: Sequence[int],
     return out + 0 * tensor.sum() if tensor.is_floating_point() else out
 
 
+def _of_own_rank(self: Any) -> torch.Tensor:
+    return torch.stack(self._counts).float()
+
+
 def _source_major(self: Any, rows: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
     group: Any = experts._group_of(self)
     counts = ends.diff(prepend=ends.new_zeros(1)).view(group.size(), -1)
@@ -50,7 +55,7 @@ def _source_major(self: Any, rows: torch.Tensor, ends: torch.Tensor) -> torch.Te
 
 QUIET = (
     *("experts not averaged over their ranks", "experts averaged twice", "rows exchanged without gradients"),
-    "router without a gradient",
+    *("router without a gradient", "tokens of one rank balanced", "balance loss of another scale", "biases not moved"),
 )
 """Faults that leave the first step's loss as it is."""
 FAULTS: Mapping[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
@@ -61,5 +66,10 @@ FAULTS: Mapping[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
     "rows left in the order of ranks": lambda: _replaced(experts, "_sent", lambda _: _source_major),
     "rows exchanged without gradients": lambda: _replaced(experts, "exchange", lambda _: _cut_off),
     "experts of the neighbour": lambda: _replaced(ExpertParallel, "cut", lambda _: _of_neighbour),
+    "tokens of one rank balanced": lambda: _replaced(Balance, "_summed", lambda _: _of_own_rank),
+    "balance loss of another scale": lambda: _replaced(
+        Balance, "weigh", lambda weigh: lambda self, scale: weigh(self, torch.ones_like(scale))
+    ),
+    "biases not moved": lambda: _replaced(Balance, "step", lambda _: lambda _self: None),
     "experts laid out over all shards": lambda: _replaced(Mesh, "expert_shards", lambda _: Mesh.shards),
 }

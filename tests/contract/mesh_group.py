@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 from tests.contract import expert_faults, masks
+from tests.contract.balance import DenseBalance
 from tests.contract.cases import GLOBAL_BATCH
 from tests.contract.mesh_cases import MeshCase
 from trainers import data
@@ -299,8 +300,13 @@ def _own_part(part: torch.Tensor, dim: int, group: Any) -> torch.Tensor:
 def dense(case: MeshCase, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Trained:
     """Trains the plain model for the same steps in one process and returns the results."""
     recipe = case.recipe
+    balance = DenseBalance(model, recipe)
     return in_one_process(
-        recipe, dict(model.named_parameters()), lambda tokens: masks.dense_logits(model, tokens, recipe), optimizer
+        recipe,
+        dict(model.named_parameters()),
+        lambda tokens: masks.dense_logits(model, tokens, recipe),
+        optimizer,
+        balance,
     )
 
 
@@ -309,6 +315,7 @@ def in_one_process(
     parameters: Mapping[str, torch.nn.Parameter],
     logits_of: Callable[[torch.Tensor], torch.Tensor],
     optimizer: torch.optim.Optimizer,
+    balance: DenseBalance | None = None,
 ) -> Trained:
     """Trains parameters for the same steps, with the logits of [batch, seq_len] flagged tokens as given."""
     source = data.source(recipe)
@@ -322,13 +329,15 @@ def in_one_process(
         tokens = torch.from_numpy(source.sequences(step, range(GLOBAL_BATCH)))
         optimizer.zero_grad()
         loss = F.cross_entropy(logits_of(tokens[:, :-1]).float().flatten(0, 1), masks.labels_of(tokens).flatten())
-        loss.backward()
+        (loss if balance is None else loss + balance.loss()).backward()
         norms.append(torch.nn.utils.clip_grad_norm_(parameters.values(), recipe.grad_clip).item())
         if not step:
             gradients = {
                 name: parameter.grad.clone() for name, parameter in parameters.items() if parameter.grad is not None
             }
         optimizer.step()
+        if balance is not None:
+            balance.step()
         stepped = stepped or {name: weight.detach().clone() for name, weight in parameters.items()}
         losses.append(loss.item())
     return Trained(

@@ -182,5 +182,18 @@ def test_only_a_model_with_experts_has_forced_balance_and_its_words_count_tokens
     )
     assert recipe.as_trained == dataclasses.replace(recipe, routing="learned")
     assert not recipe.as_trained.forced_balance and recipe.id != recipe.as_trained.id
+    for changes, sentence in (
+        (
+            {"model": SPECS["llama"], "routing": "learned", "balance_loss": "aux"},
+            "aux is of a model with experts, llama",
+        ),
+        ({"balance_rate": 0.1}, "balance_rate is of a balance loss, got 0.1"),
+        ({"balance_loss": "bias", "balance_rate": -1.0}, "must be a finite number of at least 0, got -1.0"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            dataclasses.replace(recipe, **changes)
+    stated = ModelSpec.from_config({**MOE.settings, "router_aux_loss_coef": 0.02}, name="stated")
+    rates = [dataclasses.replace(recipe, model=stated, balance_loss=kind).rate_of_balance for kind in ("aux", "bias")]
+    assert rates == [0.02, 0.001]
     with pytest.raises(ValueError, match="routing balanced is of a model with experts, llama has none: set routing to"):
         dataclasses.replace(recipe, model=SPECS["llama"])

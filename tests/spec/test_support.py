@@ -303,6 +303,18 @@ def test_nothing_that_the_contract_runs_is_refused(monkeypatch: pytest.MonkeyPat
         ({"model": MOE, "compression": "powersgd_4"}, DDP, GPUS, "the gradients of all experts of a block as one"),
         ({"model": MOE, "routing": "balanced"}, {"dp_shard": 1, "cp": 2}, GPUS, "by a token's place in its sequence"),
         ({"model": OSS}, {"attention": "sdpa"}, GPUS, "sdpa gives no sum of its scores' exponentials, to which sinks"),
+        (
+            {"model": MOE, "balance_loss": "aux"},
+            {"dp_shard": 1, "pp": 2},
+            GPUS,
+            "begins before its last micro-batch has chosen experts, which the balance loss counts, got pp 2: choose",
+        ),
+        (
+            {"model": MOE, "balance_loss": "bias"},
+            {"engine": "deepspeed", "zero_stage": 2, "grad_sync": "every"},
+            GPUS,
+            "DeepSpeed does not count a step's tokens by expert, got balance_loss bias: choose engine ddp or fsdp",
+        ),
         ({}, {"ep": 2}, GPUS, "ep 2 is of a model with experts, gpt2 has none: choose ep 1"),
         ({"model": MOE}, SHARED_OUT | {"experts": "loop"}, GPUS, "got ep 2 and experts loop: choose experts grouped"),
         (
