@@ -65,7 +65,8 @@ def test_in_bf16_nothing_but_the_order_of_sums_changes() -> None:
     assert [outcome.get("error") or outcome["mismatches"] for outcome in outcomes] == [[]] * len(outcomes)
     trained = [outcome["trained"] for outcome in outcomes]
     for undivided, shared in zip(trained[::2], trained[1::2], strict=True):
-        assert shared.losses[0] == pytest.approx(undivided.losses[0], rel=1e-6)
+        # What a rank makes of a token is summed there, and rounded once more before the ranks' sums are added.
+        assert shared.losses[0] == pytest.approx(undivided.losses[0], rel=1e-4)
         assert shared.grad_norms[0] == pytest.approx(undivided.grad_norms[0], rel=1e-2)
         errors = {
             name: ((shared.gradients[name] - gradient).norm() / gradient.norm()).item()

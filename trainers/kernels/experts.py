@@ -2,10 +2,11 @@
 
 A family's own loop (`eager`) stays the plain way. The grouped way sorts a micro-batch's rows by expert and multiplies
 all of them at once (`torch.nn.functional.grouped_mm`), which knows no autocast, so its inputs are cast here. Where
-ranks share out experts, each sends the rows to the ranks that have theirs, and gets back what these make of them.
+ranks share out experts, each sends its tokens to the ranks that have theirs (`trainers.kernels.dispatch`).
 """
 
 import contextlib
+import functools
 import types
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any
@@ -14,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainers.distributed.collectives import exchange
 from trainers.kernels.balance import choose, make_even
 from trainers.kernels.compiled import static
+from trainers.kernels.dispatch import dispatched
 from trainers.spec.architectures.with_experts import WithExperts
 from trainers.spec.layout_axes import Experts
 from trainers.spec.recipe import BalanceLoss
@@ -154,12 +155,16 @@ def _grouped(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weight
     """Returns the weighted sum [tokens, hidden] of what each token's experts make of it."""
     dtype = _autocast_dtype(hidden_states) or hidden_states.dtype
     num_tokens, chosen = top_k_index.shape
+    if (group := _group_of(self)) is not None:
+        products, rows = functools.partial(_products, self), hidden_states.to(dtype)
+        sums = dispatched(products, rows, top_k_index, top_k_weights.float(), num_experts=self.num_experts, group=group)
+        return sums.to(hidden_states.dtype)
     of_rows, order = top_k_index.flatten().sort(stable=True)
     places = order.argsort()
     every = torch.arange(self.num_experts, device=order.device)
     ends = torch.searchsorted(of_rows, every, right=True, out_int32=True)
     rows = _permuted(hidden_states.to(dtype), order, places, chosen)
-    outputs = _products(self, rows, ends) if _group_of(self) is None else _sent(self, rows, ends)
+    outputs = _products(self, rows, ends)
     of_tokens = _permuted(outputs, places, order, 1).view(num_tokens, chosen, hidden_states.shape[-1])
     return (of_tokens * top_k_weights.to(dtype)[..., None]).sum(dim=1).to(hidden_states.dtype)
 
@@ -200,24 +205,6 @@ class _Biased(torch.autograd.Function):
             every = torch.arange(ctx.num_experts, device=experts.device)
             of_bias = (every[:, None] == experts).to(gradient.dtype) @ gradient
         return gradient, of_bias, None
-
-
-def _sent(self: Any, rows: Tensor, ends: Tensor) -> Tensor:
-    """Returns what experts on all ranks of the group make of this rank's rows, as `_products` does.
-
-    Rows come from each rank in its experts' order. The host reads once how many there are.
-    """
-    group = _group_of(self)
-    counts = ends.diff(prepend=ends.new_zeros(1)).view(group.size(), -1)
-    of_ranks = exchange(counts, [1] * len(counts), [1] * len(counts), group)
-    sent, received = torch.stack((counts.sum(dim=1), of_ranks.sum(dim=1))).tolist()
-    every = torch.arange(counts.shape[1], device=rows.device).repeat(len(counts))
-    experts = every.repeat_interleave(of_ranks.flatten(), output_size=sum(received))
-    order = experts.argsort(stable=True)
-    places = order.argsort()
-    own_rows = _permuted(exchange(rows, sent, received, group), order, places, 1)
-    outputs = _products(self, own_rows, of_ranks.sum(dim=0).cumsum(dim=0, dtype=torch.int32))
-    return exchange(_permuted(outputs, places, order, 1), received, sent, group)
 
 
 def _autocast_dtype(tensor: Tensor) -> torch.dtype | None:

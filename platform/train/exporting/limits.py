@@ -39,8 +39,8 @@ def refusal(plan: TrainingPlan, program: Program) -> str | None:
         return f"the export for {program} trains whole models, got {plan.recipe.adapter}: export it --to torchrun"
     if plan.recipe.trained_tokens != "all":
         return f"{program} takes the loss of all tokens, the recipe of marked ones: export it --to torchrun"
-    if plan.recipe.balance_loss != "none":
-        return f"{program} has no balance loss over a step's tokens, got {plan.recipe.balance_loss}: export it --to torchrun"
+    if (kind := plan.recipe.balance_loss) != "none":
+        return f"{program} has no balance loss over a step's tokens, got {kind}: export it --to torchrun"
     if layout.is_hybrid:
         return f"the export for {program} has no {layout.replicas}: export it --to torchrun"
     if (layout.engine == "deepspeed") != (program == "deepspeed"):
