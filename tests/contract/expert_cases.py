@@ -1,6 +1,7 @@
 """Layouts of two and four ranks that share out experts, and faults that must show."""
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -59,6 +60,7 @@ _OF_BALANCE: Mapping[str, BalanceLoss] = {
     "biases not moved": "bias",
 }
 """Faults of a balance loss, with its kind."""
+_OTHERS = ("dp_replicate", "cp", "pp")
 _OF_ROUTERS = ("router without a gradient", "experts of the next token")
 """Faults of one rank's experts, which must show where ranks share them out too."""
 
@@ -87,6 +89,29 @@ def cases(world_size: int) -> list[MeshCase]:
         return [*chosen, *(_case("mixtral", {"dp_shard": 2}, fault) for fault in _OF_ROUTERS)]
     faulty = [_case("mixtral", {"dp_shard": 4}, fault, balance_loss=_OF_BALANCE.get(fault, "none")) for fault in FAULTS]
     return [*chosen, *faulty]
+
+
+def pairs_of_degrees() -> list[MeshCase]:
+    """Returns cases of 8 ranks: `ep` 1 to 8 beside every pair of the other degrees; families, kinds of balance and
+    checkpointing take turns.
+    """
+    families = itertools.cycle([name for name, spec in FAMILIES.items() if spec.num_experts])
+    balances: itertools.cycle[BalanceLoss] = itertools.cycle(("none", "bias"))
+    checkpointing = itertools.cycle(("none", "full", "selective"))
+    others = [dict.fromkeys(names, 2) for size in range(3) for names in itertools.combinations(_OTHERS, size)]
+    chosen: list[MeshCase] = []
+    for ep, degrees in itertools.product((1, 2, 4, 8), others):
+        replicas = degrees.get("dp_replicate", 1) * degrees.get("pp", 1)
+        if 8 // replicas % ep:
+            continue
+        shards = {"dp_shard": 8 // replicas // degrees.get("cp", 1)}
+        name = next(families)
+        if FAMILIES[name].num_experts % ep:
+            name = "olmoe"
+        layout = {**degrees, **shards, "ep": ep, "checkpointing": next(checkpointing)}
+        layout["attention"] = "flex" if name == "gpt_oss" else "sdpa"
+        chosen.append(_case(name, layout, balance_loss=next(balances)))
+    return chosen
 
 
 def in_half() -> list[MeshCase]:

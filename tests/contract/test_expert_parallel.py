@@ -10,12 +10,12 @@ import torch
 import torch.distributed as dist
 from transformers import AutoModelForCausalLM
 
-from tests.contract.expert_cases import cases, in_half
+from tests.contract.expert_cases import cases, in_half, pairs_of_degrees
 from tests.contract.expert_faults import QUIET
 from tests.contract.family_cases import FAMILIES
 from tests.contract.group import run_group
 from tests.contract.mesh_group import run_all
-from tests.contract.test_mesh import differences, expected
+from tests.contract.test_mesh import differences, expected, wrong_in
 from trainers.kernels import experts
 from trainers.models.model import config_of
 from trainers.spec.recipe import Recipe
@@ -57,6 +57,11 @@ def test_a_planted_fault_is_seen(place: tuple[int, int]) -> None:
     assert differences(trained, recipe) != []
     sound = expected(recipe).losses[0]
     assert (abs(trained.losses[0] / sound - 1) < 1e-5) == (CASES[place[0]][place[1]].fault in QUIET)
+
+
+@pytest.mark.heavy
+def test_every_pair_of_degrees_beside_shared_out_experts_trains_as_the_dense_model() -> None:
+    assert wrong_in(pairs_of_degrees(), 8) == {}
 
 
 def test_in_bf16_nothing_but_the_order_of_sums_changes() -> None:
