@@ -109,6 +109,8 @@ def pairs_of_degrees() -> list[MeshCase]:
         if FAMILIES[name].num_experts % ep:
             name = "olmoe"
         layout = {**degrees, **shards, "ep": ep, "checkpointing": next(checkpointing)}
+        if FAMILIES[name].shared_ffn_size and layout["checkpointing"] == "selective":  # refused beside ep
+            layout["checkpointing"] = "every_2"
         layout["attention"] = "flex" if name == "gpt_oss" else "sdpa"
         chosen.append(_case(name, layout, balance_loss=next(balances)))
     return chosen

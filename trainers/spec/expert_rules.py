@@ -62,6 +62,11 @@ def _shared_out_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
             f"a rank multiplies the rows that other ranks sent it all at once, got {shared} and experts"
             f" {layout.experts}: choose experts grouped"
         )
+    if layout.checkpointing == "selective" and recipe.model.shared_ffn_size:
+        yield (
+            "selective checkpointing does not find the same operations again where an expert that every token passes"
+            f" stands beside those that ranks share out, got {shared}: choose checkpointing none or full"
+        )
     if layout.compile != "none" and layout.checkpointing not in ("none", *CHECKPOINTED_BLOCKS):
         yield (
             f"ranks exchange rows between the compiled parts of a block, of which nothing is kept apart, got {shared},"
