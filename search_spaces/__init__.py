@@ -33,6 +33,7 @@ _REGISTRY = {
     "qwen3_8b": "search_spaces.qwen3:qwen3_8b",
     "qwen3_8b_lora": "search_spaces.qwen3:qwen3_8b_lora",
     "qwen3_30b_a3b": "search_spaces.qwen3:qwen3_30b_a3b",
+    "gpt_oss_20b": "search_spaces.gpt_oss:gpt_oss_20b",
 }
 
 

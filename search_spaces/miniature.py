@@ -5,6 +5,7 @@ from typing import Any
 
 from search_spaces import engines
 from search_spaces.space import Space
+from trainers.spec.architectures import architecture_of
 from trainers.spec.expert_rules import has_grouped_sizes
 from trainers.spec.layout_axes import CUTTING
 from trainers.spec.model import ModelSpec
@@ -67,6 +68,13 @@ def small_model(
         miniature_of=model.name,
         **{field: getattr(model, field) for field in (*SWITCHES, *MULTIPLIERS)},
     )
+
+
+def _attention(model: ModelSpec) -> str:
+    """Returns the kernel of a miniature's attention: ALiBi is a mask of sdpa, which has no sinks."""
+    if architecture_of(model.architecture).attention_sinks:
+        return "flex"
+    return "eager" if model.position == "alibi" else "sdpa"
 
 
 MOST_SEQUENCE_FLOPS = 2e10
@@ -159,7 +167,7 @@ def stand_in(space: Space, num_workers: int = 2) -> Space:
         axes={
             "zero_stage": (3,),
             "engine": tuple(name for name in engines.sharding() if name in trains),
-            "attention": ("eager" if model.position == "alibi" else "sdpa",),
+            "attention": (_attention(model),),
             **grouped,
         },
         variations=(

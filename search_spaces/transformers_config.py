@@ -39,9 +39,10 @@ def space_of_config(path: Path, remarks: tuple[str, ...] = ()) -> Space:
     length, batch = _stated(config, "seq_length", name), _stated(config, "global_batch_size", name)
     seq_len, global_batch = length or min(_SEQ_LEN, model.max_positions or _SEQ_LEN), batch or _GLOBAL_BATCH
     # ALiBi and windows are a bias and a mask to sdpa, which then has no FlashAttention; FlexAttention has both for next
-    # to nothing, and skips what no query sees.
-    fused = "flex" if model.position == "alibi" or model.window else "sdpa"
-    kernels = (fused, "sdpa" if model.window else "eager")
+    # to nothing, and skips what no query sees. It alone is fused with sinks.
+    has_sinks = architecture_of(model.architecture).attention_sinks
+    fused = "flex" if model.position == "alibi" or model.window or has_sinks else "sdpa"
+    kernels = (fused, "sdpa" if model.window and not has_sinks else "eager")
     space = Space(
         name=name,
         summary=f"{name} ({model.architecture}, {_parameters(model)}), sequence {seq_len}",

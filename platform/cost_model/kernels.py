@@ -126,9 +126,11 @@ def inner_copies(stepwise: StepwiseActivation | None, *, gated: bool, fused: boo
     """
     if mlp == "quack":
         return 1.0
+    if stepwise and not fused:
+        return stepwise.saved_tensors
     if gated:
         return 3.0 if fused else 4.0
-    return stepwise.saved_tensors if stepwise and not fused else 2.0
+    return 2.0
 
 
 def activation_passes(

@@ -12,8 +12,10 @@ from platform.common.checkout import ROOT
 from platform.common.errors import InputError
 from platform.study.folder import user_path
 from search_spaces.transformers_config import space_of_config
+from trainers.records.plain_files import read_json
 from trainers.spec.codec import json_object, to_json
 from trainers.spec.model import ModelSpec
+from trainers.spec.model_config import stored_as
 from trainers.spec.recipe import Recipe
 
 _LONGEST_S = 600.0
@@ -29,9 +31,15 @@ def recipe_of(text: str) -> Recipe:
     if not (folder / "config.json").is_file():
         raise InputError(f"{folder} holds no config.json of a transformers model: give such a folder")
     try:
-        return space_of_config(folder / "config.json").recipe
+        recipe = space_of_config(folder / "config.json").recipe
     except ValueError as error:
         raise InputError(str(error)) from error
+    if stored := stored_as(read_json(folder / "config.json", links=True)):
+        raise InputError(
+            f"quantization_config of {folder} is stated: its weights are stored as {stored}, and a training starts from"
+            " fp32, bf16 or fp16: give a folder to which transformers has saved it in one of these"
+        )
+    return recipe
 
 
 def initial_weights(text: str, recipe: Recipe) -> str:

@@ -26,7 +26,7 @@ all.
 [degrees.md](degrees.md) has the axes by architecture, [options.md](options.md) the options.
 """
 _EXAMPLE = "bloom7b"
-_EXAMPLES: Mapping[str, str] = dict.fromkeys(("ep", "experts", "routing"), "qwen3_30b_a3b")
+_EXAMPLES: Mapping[str, str] = dict.fromkeys(("balance_loss", "ep", "experts", "routing"), "qwen3_30b_a3b")
 """Space whose recipe the engines are asked about, by axis where it is another than `_EXAMPLE`."""
 _INTERLEAVED = {"pp": 2, "schedule": "interleaved", "virtual": 2}
 _GOES_WITH: Mapping[str, Mapping[str, Any]] = {

@@ -26,10 +26,10 @@ parallelism over four ranks. A degree is not named in its own row; `every_4` sta
 """
 SPLIT_BY = {name: {name: 2} for name in MODEL_PARALLEL}
 """Axes of a layout by the degree that a cell names."""
-_NUMBERS = {"bucket_mib": 25, "prefetch": 1, "reshard": 2, "dp_replicate": 2, "dp_shard": 2}
-"""Value that stands for the others of a numeric axis."""
 _USUAL = {"attention": "sdpa"}
 """Value used in place of a default that exists for comparisons alone."""
+_NUMBERS = {"bucket_mib": 25, "prefetch": 1, "reshard": 2, "dp_replicate": 2, "dp_shard": 2}
+"""Value that stands for the others of a numeric axis."""
 _IN_RECIPE = ("optimizer", "compute_precision", "state_precision", "compression")
 _ACCUMULATION = "micro-batches a step"
 _ACCUMULATIONS = (1, 3)
@@ -53,7 +53,7 @@ def table() -> str:
     values = list(axis_values())
     runs = {name: [cell(name, axis, value, reasons) for axis, value in values] for name in architectures.names()}
     columns = _grouped({name: tuple(cells) for name, cells in runs.items()})
-    titles = [f"`{axis}={value}`" if axis else "sdpa and the defaults" for axis, value in values]
+    titles = [f"`{axis}={value}`" if axis else "sdpa, or flex with sinks, and the defaults" for axis, value in values]
     rows = _grouped({name: tuple(column[place] for column in columns) for place, name in enumerate(titles)})
     lines = [f"| beside it | {' | '.join(', '.join(names) for names in columns.values())} |"]
     lines.append("|---|" + "---|" * len(columns))
@@ -110,6 +110,7 @@ def runs_beside(architecture: str, degree: str, axis: str, value: Any, reasons: 
     refusals: Refusals = {}
     recipe = _recipe(architecture, axis, value)
     usual = {**_USUAL, **({"experts": "grouped"} if recipe.model.num_experts else {})}
+    usual |= {"attention": "flex"} if architecture_of(architecture).attention_sinks else {}
     for values in _layouts(axis, value, usual):
         if _refusal(recipe, values, axis, value) is None:
             if (sentence := _refusal(recipe, {**values, **SPLIT_BY[degree]}, axis, value)) is None:

@@ -11,7 +11,8 @@ import torch
 
 from trainers.distributed import collectives
 from trainers.distributed.groups import Mesh
-from trainers.kernels import experts
+from trainers.engines.balance import Balance
+from trainers.kernels import dispatch
 from trainers.mesh.expert_parallel import ExpertParallel
 
 
@@ -38,19 +39,17 @@ def _cut_off(tensor: torch.Tensor, sent: Sequence[int], received: Sequence[int],
     return out + 0 * tensor.sum() if tensor.is_floating_point() else out
 
 
-def _source_major(self: Any, rows: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-    group: Any = experts._group_of(self)
-    counts = ends.diff(prepend=ends.new_zeros(1)).view(group.size(), -1)
-    of_ranks = collectives.exchange(counts, [1] * len(counts), [1] * len(counts), group)
-    sent, received = torch.stack((counts.sum(dim=1), of_ranks.sum(dim=1))).tolist()
-    own_rows = collectives.exchange(rows, sent, received, group)
-    outputs = experts._products(self, own_rows, of_ranks.sum(dim=0).cumsum(dim=0, dtype=torch.int32))
-    return collectives.exchange(outputs, received, sent, group)
+def _of_own_rank(self: Any) -> torch.Tensor:
+    return torch.stack(self._counts).float()
+
+
+def _in_order_of_ranks(pair_counts: torch.Tensor, total: int) -> torch.Tensor:
+    return torch.arange(total, device=pair_counts.device)
 
 
 QUIET = (
     *("experts not averaged over their ranks", "experts averaged twice", "rows exchanged without gradients"),
-    "router without a gradient",
+    *("router without a gradient", "tokens of one rank balanced", "balance loss of another scale", "biases not moved"),
 )
 """Faults that leave the first step's loss as it is."""
 FAULTS: Mapping[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
@@ -58,8 +57,13 @@ FAULTS: Mapping[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
         ExpertParallel, "average", lambda _: lambda *_args: None
     ),
     "experts averaged twice": lambda: _replaced(ExpertParallel, "average", _twice),
-    "rows left in the order of ranks": lambda: _replaced(experts, "_sent", lambda _: _source_major),
-    "rows exchanged without gradients": lambda: _replaced(experts, "exchange", lambda _: _cut_off),
+    "rows left in the order of ranks": lambda: _replaced(dispatch, "in_order_of_experts", lambda _: _in_order_of_ranks),
+    "rows exchanged without gradients": lambda: _replaced(dispatch, "exchange", lambda _: _cut_off),
     "experts of the neighbour": lambda: _replaced(ExpertParallel, "cut", lambda _: _of_neighbour),
+    "tokens of one rank balanced": lambda: _replaced(Balance, "_summed", lambda _: _of_own_rank),
+    "balance loss of another scale": lambda: _replaced(
+        Balance, "weigh", lambda weigh: lambda self, scale: weigh(self, torch.ones_like(scale))
+    ),
+    "biases not moved": lambda: _replaced(Balance, "step", lambda _: lambda _self: None),
     "experts laid out over all shards": lambda: _replaced(Mesh, "expert_shards", lambda _: Mesh.shards),
 }

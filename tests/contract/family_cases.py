@@ -92,6 +92,16 @@ FAMILIES = {
     "mixtral": _spec("mixtral", head_width=16, ffn_size=40, num_experts=4, experts_per_token=2),
     "qwen2_moe": _spec("qwen2_moe", ffn_size=24, shared_ffn_size=40, num_experts=8, experts_per_token=2),
     "olmoe": _spec("olmoe", ffn_size=24, num_experts=8, experts_per_token=2),
+    "gpt_oss": _spec(
+        "gpt_oss",
+        window=WINDOW,
+        window_layers=1,
+        head_width=16,
+        ffn_size=24,
+        attention_bias=True,
+        num_experts=8,
+        experts_per_token=2,
+    ),
     "gemma3_text": _spec("gemma3_text", num_layers=4, window=WINDOW, window_layers=3, head_width=16, logit_softcap=3.0),
 }
 
@@ -140,6 +150,9 @@ _QUICK: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("qwen2_moe", "fp32", {**_STAGE_3, "dp_shard": 4, "ep": 2, "attention": "sdpa", "experts": "grouped"}),
     ("qwen2_moe", "fp32", {**_DDP, "pp": 2, "dp_replicate": 2, "attention": "sdpa", "loss": "chunked"}),
     ("olmoe", "fp32", {**_DDP, "dp_replicate": 4, "attention": "sdpa", "experts": "grouped"}),
+    ("gpt_oss", "fp32", {**_STAGE_3, "dp_shard": 4, "ep": 2, "attention": "flex", "experts": "grouped"}),
+    ("gpt_oss", "fp32", {**_STAGE_2, "cp": 2, "dp_shard": 2, "attention": "flex", "experts": "grouped"}),
+    ("gpt_oss", "fp32", {**_DDP, "pp": 2, "dp_replicate": 2, "attention": "eager", "experts": "grouped"}),
     ("gemma3_text", "bf16", {**_STAGE_2, "dp_shard": 4, "attention": "sdpa", "checkpointing": "full"}),
 )
 
@@ -150,6 +163,8 @@ FAULTS: Mapping[str, str] = {
     "norms of queries and keys left out": "qwen3",
     "router without a gradient": "mixtral",
     "experts of the next token": "olmoe",
+    "sinks left out": "gpt_oss",
+    "biases of the next expert": "gpt_oss",
 }
 
 
@@ -163,9 +178,13 @@ def _case(family: str, precision: str, layout: Mapping[str, Any], fault: str = "
 def quick() -> list[MeshCase]:
     """Returns the cases and faults that run at every change."""
     plain = {**_DDP, "dp_replicate": 4, "attention": "sdpa"}
+    with_sinks = {**plain, "attention": "flex", "experts": "grouped"}
     return [
         *(_case(*arguments) for arguments in _QUICK),
-        *(_case(family, "fp32", plain, fault) for fault, family in FAULTS.items()),
+        *(
+            _case(family, "fp32", with_sinks if family == "gpt_oss" else plain, fault)
+            for fault, family in FAULTS.items()
+        ),
     ]
 
 

@@ -75,7 +75,17 @@ class MeshCase:
         precision = "bf16 states" if self.recipe.state_precision == "bf16" else self.recipe.compute_precision
         mask = "" if self.recipe.attention_mask == "causal" else f"{self.recipe.attention_mask} mask"
         trained = "" if self.recipe.trained_tokens == "all" else f"{self.recipe.trained_tokens} tokens"
-        parts = [self.recipe.model.name, precision, mask, trained, self.layout.degrees, self.layout.label, self.fault]
+        balance = "" if self.recipe.balance_loss == "none" else f"{self.recipe.balance_loss} balance"
+        parts = [
+            self.recipe.model.name,
+            precision,
+            mask,
+            trained,
+            balance,
+            self.layout.degrees,
+            self.layout.label,
+            self.fault,
+        ]
         return ", ".join(filter(None, parts))
 
 

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 from tests.contract import expert_faults, masks
+from tests.contract.balance import DenseBalance
 from tests.contract.cases import GLOBAL_BATCH
 from tests.contract.mesh_cases import MeshCase
 from trainers import data
@@ -92,7 +93,8 @@ def _run(case: MeshCase) -> dict[str, Any]:
     expected_loss = F.cross_entropy(logits.float().flatten(0, 1), labels.flatten())
     same_loss = torch.allclose(loss, expected_loss, rtol=1e-2, atol=0.0)
     gradients = note_gradients(engine)
-    grad_accum = 2 * layout.pp  # micro-steps without and with an exchange of gradients; a pipeline filled twice
+    # Micro-steps without and with an exchange of gradients, and a pipeline filled twice, where the batch has as many.
+    grad_accum = min(2 * layout.pp, GLOBAL_BATCH // layout.data_parallel)
     batch = BatchPoint.of(recipe, layout, GLOBAL_BATCH // (layout.data_parallel * grad_accum))
     stepped: dict[str, torch.Tensor] = {}
     losses, norms = [], []
@@ -209,6 +211,11 @@ def planted(fault: str) -> Generator[None, None, None]:
         "norms of queries and keys left out": lambda: _change(Qwen3RMSNorm, "forward", _without_norm_of_heads),
         "router without a gradient": lambda: _change(experts, "_route", _without_gradient),
         "experts of the next token": lambda: _change(experts, "_route", _of_next_token),
+        # Sinks and biases stay in the graph: DDP waits for their gradients.
+        "sinks left out": lambda: _change(
+            attention, "_sunk", lambda original: lambda out, *others: out + 0 * original(out, *others)
+        ),
+        "biases of the next expert": lambda: _change(experts._Biased, "forward", _of_next_expert),
         **expert_faults.FAULTS,
         "ALiBi by place": lambda: _change(context_parallel.ContextParallel, "__init__", _with_keys_in_order),
         "tie lost when weights are made": lambda: _change(made_weights, "materialise", _without_ties),
@@ -264,6 +271,10 @@ def _of_next_token(route: Any) -> Any:
     return changed
 
 
+def _of_next_expert(biased: Any) -> Any:
+    return lambda ctx, rows, bias, experts: biased(ctx, rows, bias, (experts + 1) % len(bias))
+
+
 def _biased_rows(self: Any, x: torch.Tensor) -> torch.Tensor:
     return tensor_parallel._reduced(x @ self.weight + self.bias, self.group)
 
@@ -290,8 +301,13 @@ def _own_part(part: torch.Tensor, dim: int, group: Any) -> torch.Tensor:
 def dense(case: MeshCase, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Trained:
     """Trains the plain model for the same steps in one process and returns the results."""
     recipe = case.recipe
+    balance = DenseBalance(model, recipe)
     return in_one_process(
-        recipe, dict(model.named_parameters()), lambda tokens: masks.dense_logits(model, tokens, recipe), optimizer
+        recipe,
+        dict(model.named_parameters()),
+        lambda tokens: masks.dense_logits(model, tokens, recipe),
+        optimizer,
+        balance,
     )
 
 
@@ -300,6 +316,7 @@ def in_one_process(
     parameters: Mapping[str, torch.nn.Parameter],
     logits_of: Callable[[torch.Tensor], torch.Tensor],
     optimizer: torch.optim.Optimizer,
+    balance: DenseBalance | None = None,
 ) -> Trained:
     """Trains parameters for the same steps, with the logits of [batch, seq_len] flagged tokens as given."""
     source = data.source(recipe)
@@ -313,13 +330,15 @@ def in_one_process(
         tokens = torch.from_numpy(source.sequences(step, range(GLOBAL_BATCH)))
         optimizer.zero_grad()
         loss = F.cross_entropy(logits_of(tokens[:, :-1]).float().flatten(0, 1), masks.labels_of(tokens).flatten())
-        loss.backward()
+        (loss if balance is None else loss + balance.loss()).backward()
         norms.append(torch.nn.utils.clip_grad_norm_(parameters.values(), recipe.grad_clip).item())
         if not step:
             gradients = {
                 name: parameter.grad.clone() for name, parameter in parameters.items() if parameter.grad is not None
             }
         optimizer.step()
+        if balance is not None:
+            balance.step()
         stepped = stepped or {name: weight.detach().clone() for name, weight in parameters.items()}
         losses.append(loss.item())
     return Trained(

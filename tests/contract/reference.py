@@ -191,6 +191,8 @@ def _of_today(spec: ModelSpec, sizes: dict[str, Any]) -> torch.nn.Module:
         settings |= {"use_sliding_window": spec.window > 0, "sliding_window": spec.window, "layer_types": kinds}
     if spec.architecture in ("mistral", "phi3", "starcoder2", "ministral3"):
         settings |= {"sliding_window": spec.window or None}
+    if spec.architecture == "gpt_oss":  # whose blocks with and without a window are in turns by default
+        settings |= {"sliding_window": spec.window, "attention_bias": spec.attention_bias}
     if spec.architecture == "gemma3_text":
         settings |= {
             "sliding_window": spec.window,

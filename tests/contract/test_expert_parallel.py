@@ -10,12 +10,12 @@ import torch
 import torch.distributed as dist
 from transformers import AutoModelForCausalLM
 
-from tests.contract.expert_cases import cases, in_half
+from tests.contract.expert_cases import cases, in_half, pairs_of_degrees
 from tests.contract.expert_faults import QUIET
 from tests.contract.family_cases import FAMILIES
 from tests.contract.group import run_group
 from tests.contract.mesh_group import run_all
-from tests.contract.test_mesh import differences, expected
+from tests.contract.test_mesh import differences, expected, wrong_in
 from trainers.kernels import experts
 from trainers.models.model import config_of
 from trainers.spec.recipe import Recipe
@@ -59,13 +59,19 @@ def test_a_planted_fault_is_seen(place: tuple[int, int]) -> None:
     assert (abs(trained.losses[0] / sound - 1) < 1e-5) == (CASES[place[0]][place[1]].fault in QUIET)
 
 
+@pytest.mark.heavy
+def test_every_pair_of_degrees_beside_shared_out_experts_trains_as_the_dense_model() -> None:
+    assert wrong_in(pairs_of_degrees(), 8) == {}
+
+
 def test_in_bf16_nothing_but_the_order_of_sums_changes() -> None:
     """Checks against the same layout without `ep`: in bf16 some tokens go to other experts than the dense model's."""
     outcomes = run_group(run_all, in_half(), 2)
     assert [outcome.get("error") or outcome["mismatches"] for outcome in outcomes] == [[]] * len(outcomes)
     trained = [outcome["trained"] for outcome in outcomes]
     for undivided, shared in zip(trained[::2], trained[1::2], strict=True):
-        assert shared.losses[0] == pytest.approx(undivided.losses[0], rel=1e-6)
+        # What a rank makes of a token is summed there, and rounded once more before the ranks' sums are added.
+        assert shared.losses[0] == pytest.approx(undivided.losses[0], rel=1e-4)
         assert shared.grad_norms[0] == pytest.approx(undivided.grad_norms[0], rel=1e-2)
         errors = {
             name: ((shared.gradients[name] - gradient).norm() / gradient.norm()).item()

@@ -13,6 +13,8 @@ from trainers.engines.model_preparation import kernels_in_effect, prepare
 from trainers.kernels.experts import learned_routing
 from trainers.models import weights
 from trainers.models.model import build, config_of
+from trainers.spec.architectures import architecture_of
+from trainers.spec.architectures.with_experts import WithExperts
 from trainers.spec.layout import Layout
 from trainers.spec.layout_axes import Checkpointing, Experts
 from trainers.spec.model import ModelSpec
@@ -34,6 +36,12 @@ def model_of(name: str, experts: Experts = "loop", balanced_tokens: int = 0, **l
     )
     weights.materialise(model.module, names=model.names, seed=3, std=0.2, device=CPU)
     return model
+
+
+def router_of(block: Any, name: str) -> Any:
+    family = architecture_of(SPECS[name].architecture)
+    assert isinstance(family, WithExperts)
+    return block.get_submodule(family.router)
 
 
 def plain(name: str) -> Any:
@@ -85,7 +93,7 @@ def test_all_tokens_may_go_to_the_same_experts(experts: Experts) -> None:
     ours, theirs = model_of("mixtral", experts).module, plain("mixtral")
     for module in (ours, theirs):
         for block in module.model.layers:
-            block.mlp.gate.weight.data.zero_()
+            router_of(block, "mixtral").weight.data.zero_()
     (loss, gradients), (other_loss, others) = loss_and_gradients(ours), loss_and_gradients(theirs)
     assert loss == pytest.approx(other_loss, rel=1e-5)
     for name, gradient in others.items():
@@ -99,7 +107,7 @@ def test_forced_balance_is_equal_distinct_and_the_same_however_a_batch_is_cut(na
     spec = SPECS[name]
     model = model_of(name, "grouped", balanced_tokens=SEQ_LEN)
     assert kernels_in_effect([model], LAYOUT)["routing"] == "balanced"
-    tables = [block.mlp.gate.balanced_experts for block in model.blocks]
+    tables = [router_of(block, name).balanced_experts for block in model.blocks]
     for table in tables:
         counts = torch.bincount(table.flatten(), minlength=spec.num_experts)
         assert counts.max() - counts.min() <= 1
@@ -125,7 +133,7 @@ def test_loop_and_grouped_products_train_alike_under_forced_balance() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_router_is_in_fp32_whatever_it_is_given(name: str) -> None:
-    router = model_of(name).blocks[0].mlp.gate.to(torch.bfloat16)
+    router = router_of(model_of(name).blocks[0], name).to(torch.bfloat16)
     hidden = torch.randn(2, 4, SPECS[name].hidden_size, dtype=torch.bfloat16)
     for autocast in (False, True):
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
@@ -174,5 +182,18 @@ def test_only_a_model_with_experts_has_forced_balance_and_its_words_count_tokens
     )
     assert recipe.as_trained == dataclasses.replace(recipe, routing="learned")
     assert not recipe.as_trained.forced_balance and recipe.id != recipe.as_trained.id
+    for changes, sentence in (
+        (
+            {"model": SPECS["llama"], "routing": "learned", "balance_loss": "aux"},
+            "aux is of a model with experts, llama",
+        ),
+        ({"balance_rate": 0.1}, "balance_rate is of a balance loss, got 0.1"),
+        ({"balance_loss": "bias", "balance_rate": -1.0}, "must be a finite number of at least 0, got -1.0"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            dataclasses.replace(recipe, **changes)
+    stated = ModelSpec.from_config({**MOE.settings, "router_aux_loss_coef": 0.02}, name="stated")
+    rates = [dataclasses.replace(recipe, model=stated, balance_loss=kind).rate_of_balance for kind in ("aux", "bias")]
+    assert rates == [0.02, 0.001]
     with pytest.raises(ValueError, match="routing balanced is of a model with experts, llama has none: set routing to"):
         dataclasses.replace(recipe, model=SPECS["llama"])

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.attention.flex_attention import flex_attention
 from transformers import AttentionInterface, masking_utils
 from transformers.models.bloom import modeling_bloom
+from transformers.models.gpt_oss import modeling_gpt_oss
 
 from trainers.distributed.groups import Mesh
 from trainers.engines.model_preparation import kernels_in_effect, prepare
@@ -102,6 +103,27 @@ def test_alibi_as_a_score_modification_is_the_additive_bias() -> None:
     ours, _ = attention.attend(module, query, key, value, bias)
     assert isinstance(flex, torch.Tensor)
     torch.testing.assert_close(flex.transpose(1, 2), ours, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("window", [None, 5])
+def test_sinks_by_the_sum_of_flex_attention_are_those_of_transformers(window: int | None) -> None:
+    """Checks what a compiler is handed, fullgraph, against a softmax over scores and sinks; gradients need a GPU."""
+    query, key, value = (torch.randn(2, heads, 128, 16) for heads in (6, 2, 2))
+    module: Any = nn.Module()
+    module.num_key_value_groups, module.sinks, module.training = 3, torch.randn(6), False
+    blocks = attention._block_mask(128, CPU, None, window)  # pyright: ignore[reportPrivateUsage]
+    seen = attention._seen_mask(128, window, CPU, None)  # pyright: ignore[reportPrivateUsage]
+    added = torch.where(seen, 0.0, -torch.inf)
+    theirs, _ = modeling_gpt_oss.eager_attention_forward(module, query, key, value, added, 0.3)
+    compiled = torch.compile(
+        lambda *heads: attention.attend(module, *heads, blocks, 0.3, s_aux=module.sinks)[0],
+        backend="eager",
+        fullgraph=True,
+    )
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(query, key, value), theirs, rtol=1e-4, atol=1e-5)
+    ours, _ = attention.attend(module, query, key, value, seen, 0.3, s_aux=module.sinks)
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(("kind", "backend"), [("flex", "AUTO"), ("flash4", "FLASH")])

@@ -79,6 +79,19 @@ SPECS = {
         **SIZES,
     ),
     "olmoe": ModelSpec(name="olmoe", architecture="olmoe", ffn_size=24, num_experts=8, experts_per_token=2, **SIZES),
+    "gpt_oss": ModelSpec(
+        name="gpt_oss",
+        architecture="gpt_oss",
+        num_kv_heads=2,
+        head_width=16,
+        window=8,
+        window_layers=2,
+        ffn_size=24,
+        attention_bias=True,
+        num_experts=8,
+        experts_per_token=2,
+        **SIZES,
+    ),
     "gemma3_text": ModelSpec(
         name="gemma3", architecture="gemma3_text", head_width=16, window=8, window_layers=2, logit_softcap=2.0, **SIZES
     ),

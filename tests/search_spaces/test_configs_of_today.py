@@ -64,9 +64,9 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "mixtral": {"num_local_experts": 8, "num_experts_per_tok": 2},
     "olmoe": _EXPERTS,
     "qwen2_moe": {**_EXPERTS, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 48},
+    "gpt_oss": {"num_local_experts": 8, "num_experts_per_tok": 2, "head_dim": 16, "sliding_window": 64},
 }
 REFUSED = {
-    "gpt_oss": "num_local_experts",
     "deepseek_v3": "kv_lora_rank",
 }
 
@@ -111,7 +111,7 @@ def test_a_configuration_becomes_a_space_of_that_model(kind: str, tmp_path: Path
 def test_another_mixture_of_experts_is_refused_by_its_key(kind: str, tmp_path: Path) -> None:
     config_of(kind).save_pretrained(tmp_path)
     with pytest.raises(
-        ValueError, match=f"^{REFUSED[kind]} of .* in models of mixtral, olmoe, qwen2_moe, qwen3_moe only"
+        ValueError, match=f"^{REFUSED[kind]} of .* in models of gpt_oss, mixtral, olmoe, qwen2_moe, qwen3_moe only"
     ) as raised:
         search_spaces.load(str(tmp_path))
     assert "\n" not in str(raised.value)
@@ -148,7 +148,7 @@ def test_another_mixture_of_experts_is_refused_by_its_key(kind: str, tmp_path: P
         ("qwen2", "dual_chunk_attention_config", {"chunk_size": 9}, "dual_chunk_attention_config of .* take the key"),
         ("qwen2", "layer_types", ["sliding_attention"], "layer_types must name"),
         ("mistral", "sliding_window", "wide", "sliding_window must be a whole number"),
-        ("llama", "num_experts", 128, "num_experts of .* is 128: this project trains experts in models of mixtral"),
+        ("llama", "num_experts", 128, "num_experts of .* is 128: this project trains experts in models of gpt_oss"),
         ("mixtral", "num_experts_per_tok", 9, r"a token takes 1 or more \(num_experts_per_tok\), got 9 of 8"),
         ("mixtral", "num_experts_per_tok", 0, r"at least 1 for experts_per_token \(num_experts_per_tok\), got 0"),
         ("mixtral", "num_local_experts", True, r"a whole number for num_experts \(num_local_experts .*got True"),

@@ -48,18 +48,25 @@ def test_it_is_planned_and_built_with_its_exact_parameters(name: str, tmp_path: 
 
 
 def test_the_active_parameters_of_experts_are_counted_exactly() -> None:
-    """Checks shallow models too, whose modules are built here: a 3-D weight holds all experts."""
+    """Checks shallow models too, whose modules are built here: a weight of experts holds all of them."""
     assert len(WITH_EXPERTS) >= 12
     for name, entry in WITH_EXPERTS.items():
         spec = ModelSpec.from_config(entry["config"], name=name)
         assert spec.active_parameters == entry["active"] < spec.num_parameters
         shallow = build_check.with_few_blocks(spec)
         assert shallow.active_parameters == sum(
-            parameter.numel() * spec.experts_per_token // spec.num_experts
-            if parameter.dim() == 3
-            else parameter.numel()
-            for parameter in build(shallow, attention="sdpa").names
+            parameter.numel() * spec.experts_per_token // spec.num_experts if ".experts." in name else parameter.numel()
+            for parameter, name in build(shallow, attention="sdpa").names.items()
         )
+
+
+def test_weights_published_in_four_bits_are_a_remark_and_no_other_model(tmp_path: Path) -> None:
+    space = search_spaces.load(str(written(tmp_path, "gpt-oss-20b")))
+    assert [remark for remark in space.remarks if "are stored as mxfp4: it is planned and trained in" in remark]
+    plain = {key: value for key, value in PUBLISHED["gpt-oss-20b"]["config"].items() if key != "quantization_config"}
+    assert space.recipe.model == ModelSpec.from_config(plain, name="gpt-oss-20b")
+    with pytest.raises(ValueError, match="quantization_config of mine is stated: its weights are stored as fp8"):
+        ModelSpec.from_config({**plain, "quantization_config": {"quant_method": "fp8"}}, name="mine")
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -34,6 +34,7 @@ GPUS = Cluster(device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8
 CPUS = Cluster(device_kind="cpu", device="a processor", device_memory_gib=4, devices_per_node=2)
 DDP: dict[str, Any] = {"engine": "ddp", "zero_stage": 0, "dp_shard": 1, "dp_replicate": 2}
 GRAPHS: dict[str, Any] = {**DDP, "cuda_graphs": "on"}
+OSS = dataclasses.replace(MOE, name="gpt_oss", architecture="gpt_oss")
 GROUPED_BLOCKS: dict[str, Any] = {"experts": "grouped", "compile": "block"}
 SHARED_OUT: dict[str, Any] = {"experts": "grouped", "ep": 2}
 ZERO_1 = {"engine": "deepspeed", "zero_stage": 1}
@@ -127,6 +128,7 @@ def test_flash4_is_refused_where_it_does_not_run_or_was_not_tried(monkeypatch: p
             "document",
             "flash4 was tried under a causal mask alone, got document: choose attention flex",
         ),
+        ("model", OSS, "flash4 was tried without sinks, which gpt_oss has: choose attention flex"),
         ("seq_len", 192, "multiples of 128 tokens and heads of width 64 and 128, got seq_len 192"),
     ):
         assert sentence in (refusal(dataclasses.replace(recipe, **{axis: value}), layout, GPUS) or ""), axis
@@ -300,6 +302,19 @@ def test_nothing_that_the_contract_runs_is_refused(monkeypatch: pytest.MonkeyPat
         ({"model": MOE}, {**GRAPHS, "experts": "grouped"}, GPUS, "CUDA graphs were not tried with experts: choose"),
         ({"model": MOE, "compression": "powersgd_4"}, DDP, GPUS, "the gradients of all experts of a block as one"),
         ({"model": MOE, "routing": "balanced"}, {"dp_shard": 1, "cp": 2}, GPUS, "by a token's place in its sequence"),
+        ({"model": OSS}, {"attention": "sdpa"}, GPUS, "sdpa gives no sum of its scores' exponentials, to which sinks"),
+        (
+            {"model": MOE, "balance_loss": "aux"},
+            {"dp_shard": 1, "pp": 2},
+            GPUS,
+            "begins before its last micro-batch has chosen experts, which the balance loss counts, got pp 2: choose",
+        ),
+        (
+            {"model": MOE, "balance_loss": "bias"},
+            {"engine": "deepspeed", "zero_stage": 2, "grad_sync": "every"},
+            GPUS,
+            "DeepSpeed does not count a step's tokens by expert, got balance_loss bias: choose engine ddp or fsdp",
+        ),
         ({}, {"ep": 2}, GPUS, "ep 2 is of a model with experts, gpt2 has none: choose ep 1"),
         ({"model": MOE}, SHARED_OUT | {"experts": "loop"}, GPUS, "got ep 2 and experts loop: choose experts grouped"),
         (
@@ -313,6 +328,12 @@ def test_nothing_that_the_contract_runs_is_refused(monkeypatch: pytest.MonkeyPat
             SHARED_OUT,
             GPUS,
             "ep 2 does not divide the 5 experts of a block of moe: choose a",
+        ),
+        (
+            {"model": dataclasses.replace(MOE, architecture="qwen2_moe", shared_ffn_size=32)},
+            SHARED_OUT | {"checkpointing": "selective"},
+            GPUS,
+            "an expert that every token passes stands beside those that ranks share out, got ep 2: choose checkpoint",
         ),
         ({"model": MOE}, SHARED_OUT | {"ep": 4}, GPUS, "ep 4 groups the 2 ranks that share one copy of the model"),
         ({"model": MOE}, {**DDP, "experts": "grouped", "ep": 2}, GPUS, "engine fsdp has it, got ep 2: set it to 1"),

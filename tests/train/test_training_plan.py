@@ -119,6 +119,7 @@ def model_folder(folder: Path, **changes: object) -> Path:
     return folder
 
 
+OSS = {"model_type": "gpt_oss", "num_hidden_layers": 1, "hidden_size": 16, "vocab_size": 256, "num_local_experts": 8}
 BLOOM = {"model_type": "bloom", "n_layer": 1, "hidden_size": 16, "n_head": 2, "vocab_size": 256}
 
 
@@ -127,6 +128,7 @@ BLOOM = {"model_type": "bloom", "n_layer": 1, "hidden_size": 16, "n_head": 2, "v
     [
         (BLOOM, "holds a bloom model, the recipe has gpt2"),
         ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config of .* is stated: its weights are"),
+        ({**OSS, "quantization_config": {"quant_method": "mxfp4"}}, "stored as mxfp4, and a training starts from fp32"),
         ({"compression_config": {"format": "x"}}, "compression_config of .* is stated: its weights are"),
     ],
 )

@@ -39,7 +39,8 @@ MODEL = dataclasses.replace(FAMILIES["mixtral"], vocab_size=256)
 
 
 def _plan(layout: Layout) -> TrainingPlan:
-    return plan(layout, recipe=dataclasses.replace(RECIPE, model=MODEL))
+    """Returns a plan whose routers have biases, which a checkpoint carries along."""
+    return plan(layout, recipe=dataclasses.replace(RECIPE, model=MODEL, balance_loss="bias", balance_rate=0.05))
 
 
 def test_a_training_crosses_numbers_of_expert_parallel_ranks(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 Canonical names and shapes are those of the plain transformers model. A key is a kind of tensor and a parameter's name,
 as in "exp_avg/transformer.wte.weight"; the master weights are of the kind "weight", weights that do not train of the
-kind "frozen".
+kind "frozen", and the biases by which routers are balanced, named as the routers, of the kind "balance".
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-WEIGHT, FROZEN = "weight", "frozen"
+WEIGHT, FROZEN, BALANCE = "weight", "frozen", "balance"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -71,6 +71,7 @@ class AccumulatingEngine(abc.ABC):
             parts=layout.parts("tokens"),
             experts=layout.experts,
             balanced_tokens=recipe.seq_len if recipe.routing == "balanced" else 0,
+            balance_loss=recipe.balance_loss,
         )
         return add_adapters(model, recipe)
 
@@ -105,11 +106,15 @@ class AccumulatingEngine(abc.ABC):
         for k, tokens in enumerate(micro_batches):
             marks.begin(StepPhase.MICRO_STEP)
             if k == 0:
-                self._context.count_labels(micro_batches, all_ranks=True)
+                self._count(micro_batches)
             losses.append(self._micro_step(tokens, last=k == len(micro_batches) - 1))
         marks.begin(StepPhase.OPTIMIZER_STEP)
         norm = self._optimizer_step()
         return self._result(losses, micro_batches, norm, tuple(StepPhase.MICRO_STEP for _ in losses))
+
+    def _count(self, micro_batches: Sequence[torch.Tensor]) -> None:
+        """Counts in the micro-batches of a step what its passes need to know of all of them."""
+        self._context.count_labels(micro_batches, all_ranks=True)
 
     def _result(
         self,

@@ -98,6 +98,7 @@ class DdpEngine(TorchEngine):
             self._ordered = True
             super()._micro_step(tokens, last=True)
             self._optimizer.zero_grad(set_to_none=True)
+            self._balance.forget()
             self._syncs.clear()
             self._release_buckets()
         if self._graphs is None or not self._is_replayed(self._graphs, tokens):

@@ -16,13 +16,14 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
 )
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
+from trainers.kernels.balance import balance_in_effect
 from trainers.kernels.compiled import (
     activation_budget_in_effect,
     compile_forward,
     is_compiled,
     set_activation_budget,
 )
-from trainers.kernels.experts import compile_activation, experts_in_effect, routing_in_effect
+from trainers.kernels.experts import compile_activation, experts_in_effect, routers_of, routing_in_effect
 from trainers.kernels.family import family_kernels
 from trainers.kernels.head import loss_in_effect, use_loss_head
 from trainers.kernels.mlp import FusedMlp
@@ -127,6 +128,9 @@ def kernels_in_effect(models: Sequence[Model], layout: Layout) -> dict[str, str 
         "mlp": _mlp_in_effect(models),
         "experts": "+".join(sorted({_experts_in_effect(model) for model in models})),
         "routing": routing_in_effect(module for model in models for module in model.module.modules()),
+        "balance_loss": balance_in_effect(
+            [router for model in models for router in routers_of(model.module.modules())]
+        ),
         "loss": loss_in_effect(heads[0]) if heads else None,
         "compile": _compile_in_effect(models, units),
         "checkpointing": _checkpointing_in_effect(models, layout),

@@ -12,6 +12,7 @@ from torch import nn
 
 from trainers.distributed.norm import global_norm
 from trainers.distributed.state import (
+    BALANCE,
     FROZEN,
     Counters,
     StateTensor,
@@ -22,6 +23,7 @@ from trainers.distributed.state import (
     whole_tensor,
 )
 from trainers.engines.accumulating import AccumulatingEngine
+from trainers.engines.balance import Balance
 from trainers.engines.model_preparation import kernels_in_effect
 from trainers.engines.settings import (
     dtype_name,
@@ -82,6 +84,7 @@ class TorchEngine(AccumulatingEngine):
         self._pipeline = self._make_pipeline() if layout.pp > 1 else None
         self.marks_micro_steps = self._pipeline is None
         self._tied = self._stepped_copy(self._pipeline) if self._pipeline is not None else None
+        self._balance = Balance(self._models, self._mesh, recipe, device)
 
     def _build(self) -> tuple[Model, ...]:
         if self.layout.pp == 1:
@@ -177,14 +180,28 @@ class TorchEngine(AccumulatingEngine):
         return scaled if self._scaler is None else self._scaler.scale(scaled)
 
     def step(self, micro_batches: Sequence[torch.Tensor], marks: Marks) -> StepResult:
-        if self._pipeline is None:
-            return super().step(micro_batches, marks)
+        with self._balance.counting():
+            if self._pipeline is None:
+                return super().step(micro_batches, marks)
+            return self._scheduled_step(self._pipeline, micro_batches, marks)
+
+    def _count(self, micro_batches: Sequence[torch.Tensor]) -> None:
+        super()._count(micro_batches)
+        if not self._balance.counts_ahead:
+            return
+        with self._balance.counting(ahead=True), torch.no_grad():
+            for tokens in micro_batches:
+                with self.computing():
+                    loss_of(self.module, self._models[0].head, tokens, self._context.inputs)
+            self._balance.weigh(self._scaled(torch.ones((), device=self.device)))
+
+    def _scheduled_step(self, pipeline: Pipeline, micro_batches: Sequence[torch.Tensor], marks: Marks) -> StepResult:
         self._set_grad_accum(len(micro_batches))
         marks.begin(StepPhase.SCHEDULE)
-        self._context.count_labels(micro_batches, all_ranks=True)
+        self._count(micro_batches)
         if self._scaler is not None:
             self._scaler.scale(torch.zeros((), device=self.device))  # a stage without a loss has a scale too
-        losses = self._pipeline.run(micro_batches)
+        losses = pipeline.run(micro_batches)
         marks.begin(StepPhase.OPTIMIZER_STEP)
         return self._result(losses, micro_batches, self._optimizer_step(), (StepPhase.SCHEDULE,))
 
@@ -204,6 +221,7 @@ class TorchEngine(AccumulatingEngine):
             self._skipped += torch.isfinite(norm).logical_not()
             self._scaler.step(self._optimizer)
             self._scaler.update()
+        self._balance.step()
         self._clear_gradients()
         self._last_syncs, self._syncs = self._syncs, []
         return norm
@@ -286,6 +304,9 @@ class TorchEngine(AccumulatingEngine):
         for name, parameter in self._frozen:
             weight, place = self._place_of(parameter)
             tensors[f"{FROZEN}/{name}"] = self._tensor.placed(name, self._experts.placed(name, place(weight)))
+        for name, bias in self._balance.biases():
+            replica, num_replicas = self._balance.replica()
+            tensors[f"{BALANCE}/{name}"] = whole_tensor(bias, replica=replica, num_replicas=num_replicas)
         return tensors
 
     def counters(self) -> Counters:

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_block_mask, flex_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from trainers.distributed.collectives import gather
@@ -151,12 +151,14 @@ def attend(
     attention_mask: BlockMask | torch.Tensor | None,
     scaling: float | None = None,
     flex_options: dict[str, str] | None = None,
+    s_aux: torch.Tensor | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
     """Computes causal attention for transformers: [batch, heads, length, width] to [batch, length, heads, width].
 
     It is FlexAttention with `flex_options` if the mask is a block mask, else scaled_dot_product_attention, causal or
-    with the given bias. Dropout is off in every model here.
+    with the given bias. With sinks (`s_aux`, [heads]), a score of each head beside those of its keys, either gives the
+    logarithm of its sum as well. Dropout is off in every model here.
     """
     # Under autocast rotary embeddings leave queries and keys in fp32.
     query, key = query.to(value.dtype), key.to(value.dtype)
@@ -168,13 +170,44 @@ def attend(
         # Outside compiled code FlexAttention would write out all scores: then it is compiled by itself.
         flex: Any = flex_attention if torch.compiler.is_compiling() else _compiled_flex()
         score_mod = getattr(module, "score_mod", None)
-        out = flex(query, key, value, score_mod, attention_mask, scaling, grouped, kernel_options=flex_options)
+        inputs = (query, key, value, score_mod, attention_mask, scaling, grouped)
+        if s_aux is None:
+            out = flex(*inputs, kernel_options=flex_options)
+        else:
+            out, sums = flex(*inputs, kernel_options=flex_options, return_aux=AuxRequest(lse=True))
+            out = _sunk(out, sums.lse, s_aux)
+    elif s_aux is not None:
+        out = _sunk(*_written_out(query, key, value, attention_mask, scaling), s_aux)
     else:
         causal = attention_mask is None
         out = F.scaled_dot_product_attention(
             query, key, value, attention_mask, is_causal=causal, scale=scaling, enable_gqa=grouped
         )
     return out.transpose(1, 2), None
+
+
+def _sunk(out: torch.Tensor, log_sum: torch.Tensor, sinks: torch.Tensor) -> torch.Tensor:
+    """Returns attention's output [batch, heads, length, width] where the softmax has the heads' sinks beside scores,
+    the logarithm of whose sum of exponentials is `log_sum`: less by the factor by which the sum grows.
+    """
+    share = torch.sigmoid(log_sum - sinks.float()[None, :, None])
+    return (out * share[..., None]).to(out.dtype)
+
+
+def _written_out(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    scaling: float | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns attention and the logarithm of its sum of exponentials, fp32, by all scores; causal without a mask."""
+    groups = query.shape[1] // key.shape[1]
+    key, value = (heads.repeat_interleave(groups, dim=1) for heads in (key, value))
+    scores = (query @ key.transpose(2, 3)).float() * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    seen = scores.new_ones(scores.shape[2:], dtype=torch.bool).tril() if mask is None else mask
+    scores = scores.masked_fill(seen.logical_not(), float("-inf"))
+    return scores.softmax(dim=-1).to(value.dtype) @ value, scores.logsumexp(dim=-1)
 
 
 def _attend_eagerly(module: nn.Module, *args: Any, **kwargs: Any) -> Any:

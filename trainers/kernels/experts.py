@@ -2,22 +2,25 @@
 
 A family's own loop (`eager`) stays the plain way. The grouped way sorts a micro-batch's rows by expert and multiplies
 all of them at once (`torch.nn.functional.grouped_mm`), which knows no autocast, so its inputs are cast here. Where
-ranks share out experts, each sends the rows to the ranks that have theirs, and gets back what these make of them.
+ranks share out experts, each sends its tokens to the ranks that have theirs (`trainers.kernels.dispatch`).
 """
 
 import contextlib
+import functools
 import types
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainers.distributed.collectives import exchange
+from trainers.kernels.balance import choose, make_even
 from trainers.kernels.compiled import static
+from trainers.kernels.dispatch import dispatched
 from trainers.spec.architectures.with_experts import WithExperts
 from trainers.spec.layout_axes import Experts
+from trainers.spec.recipe import BalanceLoss
 
 _NAMES: dict[Experts, str] = {"loop": "eager", "grouped": "grouped_rows"}
 """The name of each way in transformers' registry."""
@@ -28,7 +31,12 @@ _ACTIVATION = "compiled_activation"
 
 
 def use_experts(
-    config: Any, blocks: Sequence[nn.Module], family: WithExperts, experts: Experts, balanced_tokens: int
+    config: Any,
+    blocks: Sequence[nn.Module],
+    family: WithExperts,
+    experts: Experts,
+    balanced_tokens: int,
+    balance_loss: BalanceLoss = "none",
 ) -> None:
     """Makes the blocks compute their experts by `experts`, and their routers in fp32; all in place.
 
@@ -47,6 +55,7 @@ def use_experts(
         if router.is_balanced:
             table = _balanced(balanced_tokens, router.num_experts, router.top_k, seed=index)
             router.register_buffer(_BALANCED, table, persistent=False)
+        make_even(router, balance_loss)
 
 
 def share_out(experts: nn.Module, group: Any) -> None:
@@ -58,7 +67,8 @@ def share_out(experts: nn.Module, group: Any) -> None:
 
 def compile_activation(experts: nn.Module) -> None:
     """Compiles what a block's experts compute between their products, for any number of rows."""
-    setattr(experts, _ACTIVATION, static(_activated, any_size=True))
+    kind: Any = type(experts)
+    setattr(experts, _ACTIVATION, static(kind._apply_gate, any_size=True))
 
 
 def _group_of(experts: nn.Module) -> Any:
@@ -73,7 +83,7 @@ def experts_in_effect(config: Any) -> str:
 
 def routing_in_effect(modules: Iterable[nn.Module]) -> str:
     """Returns the recipe's word for the routing of all routers among `modules`."""
-    routers = list(_routers(modules))
+    routers = list(routers_of(modules))
     balanced = sum(router.is_balanced for router in routers)
     if balanced not in (0, len(routers)):
         return f"balanced in {balanced} of {len(routers)} blocks"
@@ -83,7 +93,7 @@ def routing_in_effect(modules: Iterable[nn.Module]) -> str:
 @contextlib.contextmanager
 def learned_routing(modules: Iterable[nn.Module]) -> Generator[None, None, None]:
     """Lets the routers among `modules` choose, whatever the recipe says."""
-    balanced = [router for router in _routers(modules) if router.is_balanced]
+    balanced = [router for router in routers_of(modules) if router.is_balanced]
     try:
         for router in balanced:
             router.is_balanced = False
@@ -98,7 +108,7 @@ def counted_tokens(modules: Iterable[nn.Module], device: torch.device) -> Genera
     """Gives the number of tokens that go to each expert, int64 [experts] for each router among `modules`, which grows
     with each pass within on the device.
     """
-    routers = list(_routers(modules))
+    routers = list(routers_of(modules))
     try:
         for router in routers:
             setattr(router, _COUNTED, torch.zeros(router.num_experts, dtype=torch.int64, device=device))
@@ -108,7 +118,8 @@ def counted_tokens(modules: Iterable[nn.Module], device: torch.device) -> Genera
             delattr(router, _COUNTED)
 
 
-def _routers(modules: Iterable[nn.Module]) -> Iterator[Any]:
+def routers_of(modules: Iterable[nn.Module]) -> Iterator[Any]:
+    """Yields the routers among `modules`."""
     return (module for module in modules if hasattr(module, "is_balanced"))
 
 
@@ -126,9 +137,10 @@ def _balanced(num_tokens: int, num_experts: int, chosen: int, *, seed: int) -> T
 def _route(self: Any, hidden_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Returns scores [tokens, experts], and weights and indices [tokens, chosen] of each token's experts."""
     rows = hidden_states.reshape(-1, hidden_states.shape[-1])
+    bias = getattr(self, "bias", None)
     with contextlib.nullcontext() if _autocast_dtype(rows) is None else torch.autocast(rows.device.type, enabled=False):
-        scores = F.linear(rows.float(), self.weight.float())
-    weights, chosen = torch.topk(scores.softmax(dim=-1), self.top_k, dim=-1)
+        scores = F.linear(rows.float(), self.weight.float(), None if bias is None else bias.float())
+    weights, chosen = choose(self, scores.softmax(dim=-1))
     if getattr(self, "norm_topk_prob", True):
         weights = weights / weights.sum(dim=-1, keepdim=True)
     if self.is_balanced:
@@ -143,44 +155,56 @@ def _grouped(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weight
     """Returns the weighted sum [tokens, hidden] of what each token's experts make of it."""
     dtype = _autocast_dtype(hidden_states) or hidden_states.dtype
     num_tokens, chosen = top_k_index.shape
+    if (group := _group_of(self)) is not None:
+        products, rows = functools.partial(_products, self), hidden_states.to(dtype)
+        sums = dispatched(products, rows, top_k_index, top_k_weights.float(), num_experts=self.num_experts, group=group)
+        return sums.to(hidden_states.dtype)
     of_rows, order = top_k_index.flatten().sort(stable=True)
     places = order.argsort()
     every = torch.arange(self.num_experts, device=order.device)
     ends = torch.searchsorted(of_rows, every, right=True, out_int32=True)
     rows = _permuted(hidden_states.to(dtype), order, places, chosen)
-    outputs = _products(self, rows, ends) if _group_of(self) is None else _sent(self, rows, ends)
+    outputs = _products(self, rows, ends)
     of_tokens = _permuted(outputs, places, order, 1).view(num_tokens, chosen, hidden_states.shape[-1])
     return (of_tokens * top_k_weights.to(dtype)[..., None]).sum(dim=1).to(hidden_states.dtype)
 
 
 def _products(self: Any, rows: Tensor, ends: Tensor) -> Tensor:
     """Returns what the experts make of their rows, which are in the experts' order and end at `ends`."""
-    outer = F.grouped_mm(rows, self.gate_up_proj.to(rows.dtype).transpose(1, 2), offs=ends)
-    inner = getattr(self, _ACTIVATION, _activated)(self.act_fn, outer)
-    return F.grouped_mm(inner, self.down_proj.to(rows.dtype).transpose(1, 2), offs=ends)
+    outer = _product(self, rows, "gate_up_proj", ends)
+    inner = getattr(self, _ACTIVATION, type(self)._apply_gate)(self, outer)
+    return _product(self, inner, "down_proj", ends)
 
 
-def _activated(activation: Callable[[Tensor], Tensor], outer: Tensor) -> Tensor:
-    gate, up = outer.chunk(2, dim=-1)
-    return activation(gate) * up
+def _product(self: Any, rows: Tensor, name: str, ends: Tensor) -> Tensor:
+    """Returns the products of rows with their expert's matrix of that name, and its bias added where it has one."""
+    weight = getattr(self, name).to(rows.dtype)
+    products = F.grouped_mm(rows, weight if self.is_transposed else weight.transpose(1, 2), offs=ends)
+    if not self.has_bias:
+        return products
+    experts = torch.searchsorted(ends, torch.arange(len(rows), device=rows.device), right=True)
+    apply: Any = _Biased.apply
+    return apply(products, getattr(self, f"{name}_bias").to(rows.dtype), experts)
 
 
-def _sent(self: Any, rows: Tensor, ends: Tensor) -> Tensor:
-    """Returns what experts on all ranks of the group make of this rank's rows, as `_products` does.
+class _Biased(torch.autograd.Function):
+    """Adds to each row the bias of its expert; the gradient of a bias is a product, whose sums have a fixed order."""
 
-    Rows come from each rank in its experts' order. The host reads once how many there are.
-    """
-    group = _group_of(self)
-    counts = ends.diff(prepend=ends.new_zeros(1)).view(group.size(), -1)
-    of_ranks = exchange(counts, [1] * len(counts), [1] * len(counts), group)
-    sent, received = torch.stack((counts.sum(dim=1), of_ranks.sum(dim=1))).tolist()
-    every = torch.arange(counts.shape[1], device=rows.device).repeat(len(counts))
-    experts = every.repeat_interleave(of_ranks.flatten(), output_size=sum(received))
-    order = experts.argsort(stable=True)
-    places = order.argsort()
-    own_rows = _permuted(exchange(rows, sent, received, group), order, places, 1)
-    outputs = _products(self, own_rows, of_ranks.sum(dim=0).cumsum(dim=0, dtype=torch.int32))
-    return exchange(_permuted(outputs, places, order, 1), received, sent, group)
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, bias: Tensor, experts: Tensor) -> Tensor:
+        ctx.save_for_backward(experts)
+        ctx.num_experts = len(bias)
+        return rows + bias[experts]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
+        (experts,) = ctx.saved_tensors
+        (gradient,) = gradients
+        of_bias = None
+        if ctx.needs_input_grad[1]:
+            every = torch.arange(ctx.num_experts, device=experts.device)
+            of_bias = (every[:, None] == experts).to(gradient.dtype) @ gradient
+        return gradient, of_bias, None
 
 
 def _autocast_dtype(tensor: Tensor) -> torch.dtype | None:

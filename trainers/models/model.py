@@ -26,7 +26,7 @@ from trainers.spec.architectures import architecture_of
 from trainers.spec.architectures.with_experts import WithExperts
 from trainers.spec.layout_axes import Attention, Experts
 from trainers.spec.model import ModelSpec
-from trainers.spec.recipe import AttentionMask
+from trainers.spec.recipe import AttentionMask, BalanceLoss
 from trainers.spec.support import model_refusal
 from trainers.startup import import_stubs
 
@@ -85,6 +85,7 @@ def build(
     parts: int = 1,
     experts: Experts = "loop",
     balanced_tokens: int = 0,
+    balance_loss: BalanceLoss = "none",
 ) -> Model:
     """Returns the transformers model of `spec` in fp32 and training mode, on the meta device.
 
@@ -116,7 +117,7 @@ def build(
     path = architecture.blocks
     blocks = tuple(module.get_submodule(path).children())
     if isinstance(architecture, WithExperts):
-        use_experts(module.config, blocks, architecture, experts, balanced_tokens)
+        use_experts(module.config, blocks, architecture, experts, balanced_tokens, balance_loss)
     return Model(
         spec=spec,
         module=module,

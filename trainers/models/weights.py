@@ -20,13 +20,14 @@ def draw(
 ) -> torch.Tensor:
     """Returns the fp32 tensor of the parameter called `name` in the plain transformers model.
 
-    Matrices and tables are normal with deviation `std`, biases are zeros, other vectors (norm weights) `norm_start`.
+    Matrices, tables and the sinks of attention are normal with deviation `std`, biases are zeros, other vectors (norm
+    weights) `norm_start`.
     """
-    if len(shape) >= 2:
-        generator = torch.Generator(device).manual_seed(_seed_of(seed, name))
-        return torch.empty(shape, dtype=torch.float32, device=device).normal_(0.0, std, generator=generator)
     if name.endswith("bias"):
         return torch.zeros(shape, dtype=torch.float32, device=device)
+    if len(shape) >= 2 or name.endswith("sinks"):
+        generator = torch.Generator(device).manual_seed(_seed_of(seed, name))
+        return torch.empty(shape, dtype=torch.float32, device=device).normal_(0.0, std, generator=generator)
     return torch.full(shape, norm_start, dtype=torch.float32, device=device)
 
 

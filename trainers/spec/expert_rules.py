@@ -40,6 +40,11 @@ def expert_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
             f" {recipe.compression}: choose bf16 or none"
         )
     yield from _shared_out_refusals(recipe, layout)
+    if recipe.balance_loss == "aux" and layout.above_one(CUTTING["depth"]):
+        yield (
+            "a pipeline's first backward pass begins before its last micro-batch has chosen experts, which the balance"
+            f" loss counts, got {layout.in_words(layout.above_one(CUTTING['depth']))}: choose balance_loss bias or pp 1"
+        )
     cut = layout.in_words(layout.above_one(CUTTING["tokens"]))
     if recipe.routing == "balanced" and cut:
         yield (
@@ -56,6 +61,11 @@ def _shared_out_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
         yield (
             f"a rank multiplies the rows that other ranks sent it all at once, got {shared} and experts"
             f" {layout.experts}: choose experts grouped"
+        )
+    if layout.checkpointing == "selective" and recipe.model.shared_ffn_size:
+        yield (
+            "selective checkpointing does not find the same operations again where an expert that every token passes"
+            f" stands beside those that ranks share out, got {shared}: choose checkpointing none or full"
         )
     if layout.compile != "none" and layout.checkpointing not in ("none", *CHECKPOINTED_BLOCKS):
         yield (

@@ -90,6 +90,11 @@ def kernel_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
     yield from kernels_divided(layout)
     if layout.attention == "flash4":
         yield from _flash4_refusals(recipe)
+    if layout.attention == "sdpa" and architecture_of(recipe.model.architecture).attention_sinks:
+        yield (
+            "sdpa gives no sum of its scores' exponentials, to which sinks add, got attention sdpa of"
+            f" {recipe.model.name}: choose flex or eager"
+        )
     if layout.mlp == "quack":
         yield from _quack_mlp_refusals(recipe, layout)
     if layout.activation_budget < 1 and layout.compile == "none":
@@ -109,6 +114,8 @@ def _flash4_refusals(recipe: Recipe) -> Iterator[str]:
     on a GPU.
     """
     model = recipe.model
+    if architecture_of(model.architecture).attention_sinks:
+        yield f"flash4 was tried without sinks, which {model.name} has: choose attention flex"
     if recipe.attention_mask != "causal" or 0 < model.window < recipe.seq_len:
         mask = f"a window of {model.window}" if recipe.attention_mask == "causal" else recipe.attention_mask
         yield f"flash4 was tried under a causal mask alone, got {mask}: choose attention flex"

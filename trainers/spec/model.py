@@ -11,7 +11,7 @@ from trainers.spec.architectures import architecture_of
 from trainers.spec.architectures.architecture import Position
 from trainers.spec.blocks import BlockKind, blocks_of
 from trainers.spec.codec import json_object, shortened
-from trainers.spec.model_config import check_rest, family_of, fields_of, text_model
+from trainers.spec.model_config import check_rest, family_of, fields_of, text_model, trained_in
 from trainers.spec.model_sizes import MULTIPLIERS, SWITCHES, ModelSizes
 
 Number = TypeVar("Number", int, float)
@@ -252,6 +252,7 @@ class ModelSpec(ModelSizes):
         """
         config = text_model(config, name)
         family = family_of(config, name)
+        config = trained_in(config, family)
         fields = fields_of(config, family, name)
         spec = cls(name=name, architecture=family.name, config=json.dumps(config, sort_keys=True), **fields)
         check_rest(config, family, name, head_dim=spec.head_dim)

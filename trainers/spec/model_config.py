@@ -24,6 +24,7 @@ _BESIDE_EXPERTS = {
 """Keys of `config.json` for what models with experts have beside them, and none that is trained here has."""
 _LANGUAGE_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
 """Keys of a model with images or sound that have its language model's configuration."""
+_STORED = "quantization_config"
 _NEEDED = ("num_layers", "hidden_size", "num_heads", "vocab_size")
 _INTEGERS = (
     *_NEEDED,
@@ -61,6 +62,23 @@ def text_model(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return config
 
 
+def trained_in(config: Mapping[str, Any], family: Architecture) -> Mapping[str, Any]:
+    """Returns `config` without what its file says of the numbers in which published weights are stored, in families
+    whose models are known without them.
+    """
+    return {key: value for key, value in config.items() if key != _STORED or not _is_planned(config, family)}
+
+
+def stored_as(config: Mapping[str, Any]) -> str:
+    """Returns the `quant_method` of the weights that lie beside `config`; empty where it states none."""
+    stored = config.get(_STORED)
+    return str(stored.get("quant_method") or "other numbers") if isinstance(stored, Mapping) else ""
+
+
+def _is_planned(config: Mapping[str, Any], family: Architecture) -> bool:
+    return stored_as(config) in family.quantized_files
+
+
 def remarks_on(config: Mapping[str, Any], name: str) -> tuple[str, ...]:
     """Returns a sentence on each part of `config`, as a file has it, that is left out though the model is trained."""
     text = text_model(config, name)
@@ -71,6 +89,11 @@ def remarks_on(config: Mapping[str, Any], name: str) -> tuple[str, ...]:
         )
     if config.get("auto_map") or text.get("auto_map"):
         sentences.append(f"auto_map of {name} names code, which never runs: transformers' own {kind} is built")
+    if stored_as(text):
+        sentences.append(
+            f"the published weights of {name} are stored as {stored_as(text)}: it is planned and trained in the"
+            " recipe's types, from weights of its own"
+        )
     return tuple(sentences)
 
 

@@ -22,6 +22,7 @@ DataOrder = Literal["file", "shuffled"]
 AttentionMask = Literal["causal", "document", "prefix"]
 Decay = Literal["all", "matrices"]
 Routing = Literal["learned", "balanced"]
+BalanceLoss = Literal["none", "aux", "bias"]
 # fmt: off
 Adapter = Literal[
     "none",
@@ -168,6 +169,21 @@ class Recipe:
         about="Factor of what adapters add, divided by their rank.",
     )
 
+    balance_loss: BalanceLoss = axis(
+        "none",
+        later=True,
+        label="{} balance",
+        about="What makes routers even, by the tokens of a whole step: nothing, the gradient of a loss beside the"
+        " model's (`aux`, arXiv 2501.11873), or biases of their choice (`bias`, arXiv 2408.15664).",
+    )
+    balance_rate: float = axis(
+        0.0,
+        later=True,
+        label="balance rate {:g}",
+        about="Factor of the `aux` loss, or what a step adds to a `bias` or takes from it; 0 for the model's"
+        " `router_aux_loss_coef` and 0.001.",
+    )
+
     def __post_init__(self) -> None:
         for field, names in choices_of(Recipe).items():
             if getattr(self, field) not in names:
@@ -204,6 +220,14 @@ class Recipe:
         if self.routing != "learned" and not (self.has_model and self.model.num_experts):
             raise ValueError(
                 f"routing {self.routing} is of a model with experts, {self.name} has none: set routing to learned"
+            )
+        if not 0 <= self.balance_rate < math.inf:
+            raise ValueError(f"balance_rate must be a finite number of at least 0, got {self.balance_rate}")
+        if self.balance_rate and self.balance_loss == "none":
+            raise ValueError(f"balance_rate is of a balance loss, got {self.balance_rate}: set balance_loss too")
+        if self.balance_loss != "none" and not (self.has_model and self.model.num_experts):
+            raise ValueError(
+                f"balance_loss {self.balance_loss} is of a model with experts, {self.name} has none: set it to none"
             )
         if self.has_model and self.model.position == "learned" and self.seq_len > self.model.max_positions:
             raise ValueError(
@@ -299,6 +323,12 @@ class Recipe:
         fullest, empty = -(-rows // num_experts), max(0, num_experts - rows)
         mean = f"{rows / num_experts:g} tokens of a sequence for each of {num_experts} experts in every block"
         return f"{mean}, {fullest} at most, {empty} experts without any"
+
+    @property
+    def rate_of_balance(self) -> float:
+        """`balance_rate`, or what it stands for at 0."""
+        stated = self.model.settings.get("router_aux_loss_coef") if self.balance_loss == "aux" else None
+        return self.balance_rate or stated or 0.001
 
     @property
     def powersgd_rank(self) -> int:

@@ -47,6 +47,11 @@ def export(checkpoint: Path, recipe: Recipe, out: Path, *, dtype: str = "fp32", 
     Raises:
         ValueError: the checkpoint is of another model or beside other weights, or cannot be read.
     """
+    if recipe.balance_loss == "bias":
+        raise ValueError(
+            f"the biases that balance the routers of {recipe.model.name} are part of what it computes, and"
+            f" transformers' {recipe.model.architecture} has none: trainings with balance_loss aux or none are exported"
+        )
     built = model.build(recipe.model, attention="eager")
     module = built.module
     merges = recipe.adapter_rank > 0

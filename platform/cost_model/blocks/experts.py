@@ -16,6 +16,7 @@ from platform.cost_model import constants
 from platform.cost_model.blocks.dense import DenseCosts
 from platform.cost_model.columns import Array, Columns, Mask
 from platform.cost_model.compute import backward_matmul_s, matmul_s, unless_frozen
+from platform.cost_model.degrees.ep import rows_of_token
 from platform.cost_model.hardware import BANDWIDTH_SHARE
 
 LAUNCHES = constants.words("experts", "LAUNCHES")
@@ -52,10 +53,10 @@ class _ExpertsCosts(DenseCosts):
     def passes_s(self, c: Columns, tokens: Array) -> tuple[Array, Array]:
         forward, backward = super().passes_s(_as_wide(c), tokens)
         rows = tokens * c.blocks["experts_per_token"] * _unevenness(c)
-        per_row = rows * c.hidden * c.compute_bytes / (c.bandwidth * BANDWIDTH_SHARE)
-        accesses = np.where(_is_fused(c), ROW_ACCESSES["compiled"], ROW_ACCESSES["eager"])
-        accesses = accesses + np.where(c.parts("experts") > 1, ROW_ACCESSES["received"], 0.0)
-        return forward + accesses * per_row, backward + (accesses + 1) * per_row
+        a_row = c.hidden * c.compute_bytes / (c.bandwidth * BANDWIDTH_SHARE)
+        accesses = rows * np.where(_is_fused(c), ROW_ACCESSES["compiled"], ROW_ACCESSES["eager"])
+        accesses = accesses + tokens * _travelling(c) * ROW_ACCESSES["received"]
+        return forward + accesses * a_row, backward + (accesses + rows) * a_row
 
     def further_launches(self, c: Columns) -> Array:
         """Returns the kernels of routing and sorting, or of the loop over experts."""
@@ -73,14 +74,19 @@ class _ExpertsCosts(DenseCosts):
         # Selective checkpointing saves outputs of products alone: the sorted rows are made again.
         saved_rows = np.where(c.selective_checkpointing > 0, rows, 2 * rows)
         router = c.micro_batch * c.seq_len / c.cp * c.blocks["num_experts"] * ROUTER_BYTES
-        # Rows as they are sent and as they are received, in their first order and in that of their experts.
-        travelling = np.where(c.parts("experts") > 1, 2 * rows, 0.0)
-        return saved + saved_rows + router, transient + 2 * rows + travelling
+        # Rows as they arrive, and as they come back.
+        sent = c.micro_batch * c.seq_len / c.cp * _travelling(c) * c.hidden * c.compute_bytes
+        return saved + saved_rows + router, transient + 2 * rows + 2 * sent
 
 
 def _rows(c: Columns) -> Array:
     """Returns the rows of a micro-batch that the experts of a block multiply on the fullest rank."""
     return c.micro_batch * c.seq_len / c.cp * c.blocks["experts_per_token"] * _unevenness(c)
+
+
+def _travelling(c: Columns) -> Array:
+    """Returns the rows of a token that ranks exchange; 0 where every rank has all experts."""
+    return np.where(c.parts("experts") > 1, rows_of_token(c), 0.0)
 
 
 def _unevenness(c: Columns) -> Array:

@@ -39,6 +39,8 @@ def refusal(plan: TrainingPlan, program: Program) -> str | None:
         return f"the export for {program} trains whole models, got {plan.recipe.adapter}: export it --to torchrun"
     if plan.recipe.trained_tokens != "all":
         return f"{program} takes the loss of all tokens, the recipe of marked ones: export it --to torchrun"
+    if (kind := plan.recipe.balance_loss) != "none":
+        return f"{program} has no balance loss over a step's tokens, got {kind}: export it --to torchrun"
     if layout.is_hybrid:
         return f"the export for {program} has no {layout.replicas}: export it --to torchrun"
     if (layout.engine == "deepspeed") != (program == "deepspeed"):
@@ -51,8 +53,8 @@ def refusal(plan: TrainingPlan, program: Program) -> str | None:
 
 def attention_name(plan: TrainingPlan) -> str:
     """Returns the `attn_implementation` of transformers closest to the layout's attention."""
-    layout = plan.phases[0].layout
-    if layout.attention == "eager" or architecture_of(plan.recipe.model.architecture).position == "alibi":
+    layout, family = plan.phases[0].layout, architecture_of(plan.recipe.model.architecture)
+    if layout.attention == "eager" or family.position == "alibi" or family.attention_sinks:
         return "eager"
     return "sdpa"
 

@@ -73,7 +73,7 @@ def _without_flag(recipe: Recipe, layout: Layout) -> Iterator[str]:
         yield f"{recipe.state_precision} states"
     if recipe.compute_precision not in _PRECISIONS:
         yield f"{recipe.compute_precision} compute"
-    for name in ("compression", "attention_mask", "trained_tokens", "decay", "adapter"):
+    for name in ("compression", "attention_mask", "trained_tokens", "decay", "adapter", "balance_loss"):
         if (value := getattr(recipe, name)) != defaults_of(Recipe)[name]:
             yield axes_of(Recipe)[name].words(value)
 

@@ -64,6 +64,9 @@ class Architecture:
     """Whether attention's output layer has a bias too where `ModelSpec.attention_bias` asks for biases."""
     query_key_norm: QueryKeyNorm = "none"
     """The RMSNorms of queries and keys: of each head by itself, of all heads as one vector, or none."""
+    attention_sinks: bool = False
+    """Whether each head has a learned score beside those of its keys, to which no value belongs: a softmax over both
+    gives the keys less than 1 together."""
     block_norms: int = 2
     """Norms of `hidden_size` in a block."""
     norm_start: float = 1.0
@@ -74,6 +77,9 @@ class Architecture:
     chosen: `ffn_size` is then 4 x hidden_size, and `num_kv_heads` the number of heads."""
     counted_with: Mapping[str, bool] = dataclasses.field(default_factory=dict[str, bool])
     """Keys of `config.json` that add or remove parameters, with the value that the parameter count assumes."""
+    quantized_files: tuple[str, ...] = ()
+    """Values of `quant_method` in the `quantization_config` of published files that state how weights are stored and
+    nothing of the model."""
     trained_with: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
     """Keys of `config.json` that change the mathematics, with the one value that is trained here."""
     config_defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
@@ -174,7 +180,8 @@ class Architecture:
         query_key_norms = {"none": 0, "head": 2 * spec.head_dim, "all heads": width + kv}[self.query_key_norm]
         query_key_norms += width + kv if spec.head_norms else 0
         norms = (self.block_norms - spec.parallel_residual) * self.norm_vectors * h
-        return self.matrices_per_layer(spec) + biases + query_key_norms + norms
+        sinks = spec.num_heads if self.attention_sinks else 0
+        return self.matrices_per_layer(spec) + biases + query_key_norms + norms + sinks
 
     def embedding_parameters(self, spec: ModelSizes) -> int:
         """Returns the exact number of parameters outside blocks: embeddings, positions, head, first and last norm."""

@@ -24,6 +24,8 @@ class WithExperts(LlamaLike):
     """Path of the router in a block."""
     experts: str = "mlp.experts"
     """Path in a block of the module whose parameters have the experts as their first dimension."""
+    expert_bias: bool = False
+    """Whether the router and both products of an expert have biases."""
     stored_in_parts: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=lambda: STORED_EXPERTS)
     tensor_parallel: Mapping[str, Cutting] = dataclasses.field(default_factory=lambda: ATTENTION_CUT)
     tensor_parallel_refusal: str = "tensor parallelism cuts linear layers, and experts are none"

@@ -2,13 +2,25 @@
 
 from typing import ClassVar
 
+from trainers.spec.architectures import architecture_of
+from trainers.spec.architectures.with_experts import WithExperts
 from trainers.spec.blocks.kind import BlockKind, Matrix
 from trainers.spec.model_sizes import ModelSizes
 
 
-def _expert(spec: ModelSizes) -> int:
-    """Returns the parameters of one expert: gate, up and down."""
+def _has_biases(spec: ModelSizes) -> bool:
+    family = architecture_of(spec.architecture)
+    return isinstance(family, WithExperts) and family.expert_bias
+
+
+def _matrices(spec: ModelSizes) -> int:
+    """Returns the parameters of one expert's matrices: gate, up and down."""
     return 3 * spec.hidden_size * spec.ffn_size
+
+
+def _expert(spec: ModelSizes) -> int:
+    """Returns the parameters of one expert."""
+    return _matrices(spec) + (2 * spec.ffn_size + spec.hidden_size if _has_biases(spec) else 0)
 
 
 def _shared(spec: ModelSizes) -> int:
@@ -16,7 +28,9 @@ def _shared(spec: ModelSizes) -> int:
     return 3 * spec.hidden_size * spec.shared_ffn_size + (spec.hidden_size if spec.shared_ffn_size else 0)
 
 
-class _Experts(BlockKind):
+class Experts(BlockKind):
+    """Blocks with experts and without a window."""
+
     name = "experts"
     costs = "experts"
     sizes: ClassVar = {
@@ -29,17 +43,18 @@ class _Experts(BlockKind):
     }
 
     def count(self, spec: ModelSizes) -> int:
-        return spec.num_layers if spec.num_experts else 0
+        return spec.num_layers - spec.window_layers if spec.num_experts else 0
 
     def parameters(self, spec: ModelSizes) -> int:
-        others = (spec.num_experts - 1) * _expert(spec) + _shared(spec)
-        return super().parameters(spec) + others + self._router(spec).values
+        router = self._router(spec).values + (spec.num_experts if _has_biases(spec) else 0)
+        experts = spec.num_experts * _expert(spec) + _shared(spec)
+        return super().parameters(spec) - _matrices(spec) + experts + router
 
     def active_parameters(self, spec: ModelSizes) -> int:
         return self.parameters(spec) - (spec.num_experts - spec.experts_per_token) * _expert(spec)
 
     def product_parameters(self, spec: ModelSizes) -> int:
-        others = (spec.experts_per_token - 1) * _expert(spec) + _shared(spec)
+        others = (spec.experts_per_token - 1) * _matrices(spec) + _shared(spec)
         return super().product_parameters(spec) + others + self._router(spec).values
 
     def last_product(self, spec: ModelSizes) -> int:
@@ -76,4 +91,4 @@ class _Experts(BlockKind):
         return Matrix(rows=spec.num_experts, width=spec.hidden_size)
 
 
-KIND = _Experts()
+KIND = Experts()

@@ -4,11 +4,13 @@ from trainers.spec.blocks.kind import BlockKind
 from trainers.spec.model_sizes import ModelSizes
 
 
-class _Windowed(BlockKind):
+class Windowed(BlockKind):
+    """Blocks with a window and without experts."""
+
     name = "windowed"
 
     def count(self, spec: ModelSizes) -> int:
-        return spec.window_layers
+        return 0 if spec.num_experts else spec.window_layers
 
     def keys_per_query(self, spec: ModelSizes, seq_len: int) -> float:
         """Returns the window less the triangle at the sequence's begin."""
@@ -16,4 +18,4 @@ class _Windowed(BlockKind):
         return window - window * window / (2 * seq_len)
 
 
-KIND = _Windowed()
+KIND = Windowed()

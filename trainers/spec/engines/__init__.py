@@ -191,7 +191,7 @@ def mismatches(in_effect: Mapping[str, Any], recipe: Recipe, layout: LayoutAxes,
         name: value for name, value in (("grad_clip", recipe.grad_clip), ("dropout", 0.0)) if name in in_effect
     }
     # Engines without one of these have nothing to read back.
-    readable = ("compression", "attention_mask", "trained_tokens", "routing", "decay")
+    readable = ("compression", "attention_mask", "trained_tokens", "routing", "balance_loss", "decay")
     for name in (*readable, "adapter", "lora_targets", "lora_alpha"):
         if getattr(recipe, name) != defaults_of(type(recipe))[name] or name in in_effect:
             expected[name] = getattr(recipe, name)

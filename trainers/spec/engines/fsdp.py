@@ -91,5 +91,6 @@ ENGINE = _Fsdp(
     has_attention_masks=True,
     has_float8=True,
     has_adapters=True,
+    has_balance=True,
     complexity_rank=1,
 )

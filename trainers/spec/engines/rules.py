@@ -59,6 +59,8 @@ class EngineRules:
     """Whether linear layers may compute in FP8."""
     has_adapters: bool = False
     """Whether it trains adapters beside frozen weights."""
+    has_balance: bool = False
+    """Whether it makes routers even by the tokens of a step (`Recipe.balance_loss`)."""
     complexity_rank: int = 3
     """Rank of the engine by its distance from a plain training loop: the numerics gate's reference has the least."""
     packages: tuple[str, ...] = ()
@@ -150,6 +152,11 @@ class EngineRules:
             yield (
                 f"{self.title} trains every parameter of a model, got adapter {recipe.adapter}: choose engine ddp or"
                 " fsdp, or adapter none"
+            )
+        if recipe.balance_loss != "none" and not self.has_balance:
+            yield (
+                f"{self.title} does not count a step's tokens by expert, got balance_loss {recipe.balance_loss}: choose"
+                " engine ddp or fsdp, or balance_loss none"
             )
         if layout.bucket_mib and (reason := self.lacks_buckets(layout)):
             yield f"{reason}, got bucket_mib {layout.bucket_mib}: set it to 0"

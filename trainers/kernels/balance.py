@@ -1,0 +1,65 @@
+"""What makes a router even: the gradient of a balance loss, or biases of its choice, by the tokens of a whole step.
+
+With E experts, f_i the share of the step's tokens that choose expert i and P_i the mean of its probability over them,
+the loss of a block is E x sum of f_i P_i (arXiv 2101.03961, equations 4 to 6), which is least where all experts have as
+many tokens; f and P are of the global batch (arXiv 2501.11873, section 3), and the model's loss gets the mean over its
+blocks. f has no gradient, so that the loss is linear in the probabilities, and its gradient needs f alone.
+
+Biases are added to the probabilities where experts are chosen, not where they weigh: each step adds a constant to those
+of experts with fewer tokens than the mean and takes it from the others (arXiv 2408.15664, algorithm 1).
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trainers.spec.recipe import BalanceLoss
+
+LOAD, SCALE, BIAS = "balance_load", "balance_scale", "balance_bias"
+"""Buffers of a router: the gradient of a balance loss by its mean probabilities, fp32 [experts]; the factor by which
+losses of a micro-batch are scaled before they are differentiated, 0-dim; biases of its choice, fp32 [experts]."""
+
+
+def make_even(router: Any, balance_loss: BalanceLoss) -> None:
+    """Gives a router the buffers of its balance loss; zeros, which change nothing."""
+    sizes = {"aux": {LOAD: (router.num_experts,), SCALE: ()}, "bias": {BIAS: (router.num_experts,)}}
+    for name, shape in sizes.get(balance_loss, {}).items():
+        router.register_buffer(name, torch.zeros(shape, dtype=torch.float32, device="cpu"), persistent=False)
+
+
+def choose(router: Any, probabilities: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the probabilities [tokens, chosen] and indices of the experts that a router chooses."""
+    if (load := getattr(router, LOAD, None)) is not None:
+        apply: Any = _WithLoss.apply
+        probabilities = apply(probabilities, load, getattr(router, SCALE))
+    if (bias := getattr(router, BIAS, None)) is None:
+        chosen = torch.topk(probabilities, router.top_k, dim=-1)
+        return chosen.values, chosen.indices
+    indices = torch.topk(probabilities.detach() + bias, router.top_k, dim=-1).indices
+    return probabilities.gather(-1, indices), indices
+
+
+def balance_in_effect(routers: list[nn.Module]) -> str:
+    """Returns the recipe's word for the balance loss of all these routers."""
+    buffers: dict[str, str] = {"aux": LOAD, "bias": BIAS}
+    words = {
+        next((word for word, name in buffers.items() if getattr(router, name, None) is not None), "none")
+        for router in routers
+    }
+    return "+".join(sorted(words)) or "none"
+
+
+class _WithLoss(torch.autograd.Function):
+    """Gives probabilities [tokens, experts] as they are, and their gradient with that of the balance loss."""
+
+    @staticmethod
+    def forward(ctx: Any, probabilities: Tensor, load: Tensor, scale: Tensor) -> Tensor:
+        ctx.save_for_backward(load, scale)
+        return probabilities.view_as(probabilities)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
+        load, scale = ctx.saved_tensors
+        (gradient,) = gradients
+        return gradient + load * (scale / max(1, len(gradient))), None, None
