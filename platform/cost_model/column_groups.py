@@ -233,6 +233,12 @@ class Software:
     """Bytes of a gradient that ZeRO-1 all-reduces, whole, before each rank steps on its part; 0 where gradients are
     reduce-scattered in their own type.
     """
+    overlaps_reduction: Array = ours(0.0)
+    """1 where Megatron's engine reduces gradients beside the last backward pass; see `engines.megatron`."""
+    overlaps_gather: Array = ours(0.0)
+    """1 where it gathers parameters beside the next step's first forward pass."""
+    broadcasts_parts: Array = ours(0.0)
+    """1 where each owner of a part of the parameters broadcasts it, one after the other, in place of a gather."""
     reduces_by_hooks: Array = ours(0.0)
     """1 where hooks all-reduce gradients during the last backward pass at stage 0; see `engines.megatron`."""
     cuts_by_cost: Array = ours(0.0)

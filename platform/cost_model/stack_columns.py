@@ -8,9 +8,9 @@ STACK_HOST = ("block_host", "block_host_backward", "host_skew", "host_pipe")
 """Columns of a stack's host time."""
 
 
-def stack_costs(software: str, tp_overlap: str = "") -> dict[str, float]:
-    """Returns the columns that all runs of `software` share; `tp_overlap` is the row's column of that name, "" if
-    blank.
+def stack_costs(software: str, tp_overlap: str = "", dp_overlap: str = "") -> dict[str, float]:
+    """Returns the columns that all runs of `software` share; `tp_overlap` and `dp_overlap` are the row's columns of
+    these names, "" if blank.
     """
     overlap = float(fact(software, "tensor_overlap", 0.0)) if tp_overlap != "no" else 0.0
     return {
@@ -22,6 +22,9 @@ def stack_costs(software: str, tp_overlap: str = "") -> dict[str, float]:
         "host_pipe": float(fact(software, "host_pipe_s", 0.0)),
         "tensor_overlap": TENSOR_OVERLAP if tp_overlap == "yes" else overlap,
         "all_reduced_bytes": float(fact(software, "all_reduced_bytes", 0.0)),
+        "overlaps_reduction": _stated(dp_overlap, fact(software, "overlaps_reduction", False)),
+        "overlaps_gather": _stated(dp_overlap, fact(software, "overlaps_gather", False)),
+        "broadcasts_parts": float(fact(software, "broadcasts_parts", False)),
         "reduces_by_hooks": float(fact(software, "reduces_by_hooks", False)),
         "cuts_by_cost": float(fact(software, "stages_by_cost", False)),
         "metric_losses": float(fact(software, "metric_losses", 0.0)),
@@ -30,3 +33,8 @@ def stack_costs(software: str, tp_overlap: str = "") -> dict[str, float]:
         "stall_exchange_s": float(fact(software, "stall_exchange_s", 0.0)),
         "stall_chance": float(fact(software, "stall_chance", 0.0)),
     }
+
+
+def _stated(word: str, usual: bool) -> float:
+    """Returns 1 for "yes", 0 for "no", and what is usual where a row says neither."""
+    return float({"yes": True, "no": False}.get(word, usual))

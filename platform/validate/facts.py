@@ -56,6 +56,10 @@ _COLUMNS: Mapping[str, tuple[tuple[str, str | None], ...]] = {
         (r"offload[ :=]*(?:n\b|no\b|off\b|false|none|0\b)|(?:no|without)(?: cpu)?[ -]offload", ""),
         (r"cpu offload", "all"),
     ),
+    "dp_overlap": (
+        (r"(?:no|without) overlap|overlap[-_ ](?:grad|param)\w*[-_ a-z]*[ :=]+(?:no|off|false)\b", "no"),
+        (r"overlap[-_ ](?:grad|param|dp|all)|overlap\w* (?:of )?(?:all|the gradient|gradient|data[- ]parallel)", "yes"),
+    ),
     "optimizer": ((r"8-bit optimizer", "adam8bit"),),
     "launch_blocking": ((r"cuda_launch_blocking=1", "yes"),),
     "checkpoint_blocks": ((r"checkpoint-num-layers=(\d+)", None),),
@@ -161,6 +165,7 @@ def _facts(row: Row, text: str) -> dict[str, str]:
         "software": _software(row, text),
         **{name: _match(text, patterns) for name, patterns in _COLUMNS.items()},
         **{noted_column(axis): value for axis, value in noted_kernels(row.get("notes", "")).items()},
+        "dp_overlap": _match(f"{text} {row.get('derived', '')}".lower(), _COLUMNS["dp_overlap"]),
         "eager": "yes" if _is_eager(row, text) else "",
         "node": _node(row, text),
         "matmul_precision": _match(precision, _PRECISIONS),

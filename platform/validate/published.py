@@ -66,6 +66,7 @@ def stack_features(row: Row, work: TrainingWork, cluster: ClusterSpec, split: fl
     searched = of_this_project and not row.get("bare_loop")
     _, state_bytes, low_gradient_bytes = precision_of(row)
     whole_sums = has(engine, "sums_in_states_type") or searched
+    usual_sums = state_bytes if whole_sums else max(low_gradient_bytes, work.compute_bytes)
     fused = compile_of(row) != "none" if of_this_project else row.get("eager") != "yes"
     loss = loss_of(row, flash)
     stepwise = work.modules.stepwise_activation if work.modules else None
@@ -77,7 +78,7 @@ def stack_features(row: Row, work: TrainingWork, cluster: ClusterSpec, split: fl
     }
     forward, backward = activation_passes(stepwise, **mlp)
     features = {
-        **stack_costs(software, row.get("tp_overlap", "")),
+        **stack_costs(software, row.get("tp_overlap", ""), row.get("dp_overlap", "")),
         "rate_sigma": 0.0 if of_this_project else matmul_ratio(software, cluster.device.architecture)[1],
         **_host_costs(row, fused=fused),
         "vocab": model.vocab_size
@@ -106,13 +107,15 @@ def stack_features(row: Row, work: TrainingWork, cluster: ClusterSpec, split: fl
         "reduces_whole": float(of_this_project or flash),
         "dropout": float(not of_this_project and not flash),
         "blocking": float(row.get("launch_blocking") == "yes"),
-        "gradient_bytes": state_bytes if whole_sums else max(low_gradient_bytes, work.compute_bytes),
+        "gradient_bytes": float(fact(software, "reduced_bytes", usual_sums)),
     }
     if not row.get("attention"):
         # The device's rate is already of the kernel where a stack has one of its own.
         of_kernel = flash_ratio(software, cluster.device.architecture) is None
         rate = FLASH_RATE.get(row.get("attention_kernel", ""), 1.0) if of_kernel else 1.0
         features["flash"] = rate if flash else 0.0
+    if parameters := fact(software, "bucket_parameters", 0):
+        features["bucket_bytes"] = parameters * features["gradient_bytes"]
     if row.get("bucket_sizes") == "auto":  # the Hugging Face Trainer's "auto" bucket holds hidden_size^2 elements
         features["bucket_bytes"] = model.hidden_size**2 * 2.0
     return features
