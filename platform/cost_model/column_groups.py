@@ -207,6 +207,8 @@ class Software:
     """1 where fused attention's output is copied for the projection of several sequences; the copy is saved besides
     attention's own output.
     """
+    keeps_casts: Array = ours(0.0)
+    """1 where FP8 products keep the casts of their inputs for the backward pass, and not the inputs."""
     saves_gathered: Array = ours(1.0)
     """Share that is saved of the inputs that sequence parallelism gathered for column-parallel products: 1 where
     autograd does, as for any linear layer, 0 where a stack's own autograd function decides.

@@ -15,6 +15,7 @@ def stack_costs(software: str, tp_overlap: str = "", dp_overlap: str = "") -> di
     overlap = float(fact(software, "tensor_overlap", 0.0)) if tp_overlap != "no" else 0.0
     return {
         "copies_attention": float(fact(software, "copies_attention", False)),
+        "keeps_casts": float(fact(software, "keeps_casts", False)),
         "keeps_gathered": float(fact(software, "keeps_gathered", False)),
         "block_host": float(fact(software, "host_forward_s", 0.0)),
         "block_host_backward": float(fact(software, "host_backward_s", 0.0)),
@@ -35,6 +36,6 @@ def stack_costs(software: str, tp_overlap: str = "", dp_overlap: str = "") -> di
     }
 
 
-def _stated(word: str, usual: bool) -> float:
-    """Returns 1 for "yes", 0 for "no", and what is usual where a row says neither."""
-    return float({"yes": True, "no": False}.get(word, usual))
+def _stated(word: str, chance: float) -> float:
+    """Returns 1 for "yes", 0 for "no", and what is likelier where a row says neither."""
+    return float({"yes": True, "no": False}.get(word, chance >= 0.5))

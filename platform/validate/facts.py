@@ -19,6 +19,8 @@ from trainers.spec.model import FlopsConvention
 STUDIES = (
     ("other", "aleph alpha", "aleph-alpha"),
     ("megatron-deepspeed", "vtrain", "vtrain"),
+    ("megatron-core", r"nemo\b|mlperf|dgx ?cloud", "nemo"),
+    ("megatron-core", r"flagperf|flagscale|(?:megatron|core)\D{0,20}202[34]", "megatron-core-2024"),
     ("torchtitan", r"torchtitan\D{0,20}2024", "torchtitan-2024"),
     ("torchtitan", r"torchtitan\D{0,20}2025", "torchtitan-2025"),
     ("megatron-deepspeed", "bigscience", "bigscience"),

@@ -110,15 +110,24 @@ def stack_features(row: Row, work: TrainingWork, cluster: ClusterSpec, split: fl
         "gradient_bytes": float(fact(software, "reduced_bytes", usual_sums)),
     }
     if not row.get("attention"):
-        # The device's rate is already of the kernel where a stack has one of its own.
-        of_kernel = flash_ratio(software, cluster.device.architecture) is None
-        rate = FLASH_RATE.get(row.get("attention_kernel", ""), 1.0) if of_kernel else 1.0
-        features["flash"] = rate if flash else 0.0
+        features["flash"] = _flash_rate(row, cluster) if flash else 0.0
     if parameters := fact(software, "bucket_parameters", 0):
         features["bucket_bytes"] = parameters * features["gradient_bytes"]
     if row.get("bucket_sizes") == "auto":  # the Hugging Face Trainer's "auto" bucket holds hidden_size^2 elements
         features["bucket_bytes"] = model.hidden_size**2 * 2.0
     return features
+
+
+def _flash_rate(row: Row, cluster: ClusterSpec) -> float:
+    """Returns the rate of fused attention over that of the cluster's devices, which is already the stack's own where it
+    has a kernel of its own: a row that states another one has that one's.
+    """
+    software, kernel = software_of(row), row.get("attention_kernel", "")
+    own = flash_ratio(software, cluster.device.architecture)
+    if own is None:
+        return FLASH_RATE.get(kernel, 1.0)
+    is_own = kernel in ("", fact(software, "flash_kernel", ""))
+    return 1.0 if is_own else FLASH_RATE.get(kernel, 1.0) / own
 
 
 def _host_costs(row: Row, *, fused: bool) -> dict[str, float]:

@@ -22,16 +22,21 @@ from platform.cost_model.stacks import fact, runs
 from platform.validate.cells import Row, choice, number, positive_number, within_node
 from platform.validate.published import modules_of, moments_of, precision_of, stack_features
 from platform.validate.row_parts import batch_of, cluster_of_row, layout_of_row, model_of
+from platform.validate.readings import Reading, open_facts, recomputation_chances
 from platform.validate.row_software import STAGES, software_of
 from trainers.records.measurement import TIMED, Outcome
 from trainers.spec.layout_axes import CUTTING, DATA_PARALLEL, MODEL_PARALLEL
 from trainers.spec.model import FlopsConvention, ModelSpec
 
 GUESSED = "software not stated, taken for {} by the words of source and notes"
-UNSTATED_CHECKPOINTING = "activation_ckpt not stated, taken for the least with which the run fits"
+UNSTATED_CHECKPOINTING = "activation_ckpt not stated, averaged over what may fit"
+OPEN = "{} not stated, averaged over what it may be"
 CONFIGURED_CHECKPOINTING = "activation_ckpt is a simulator's, taken for none where the run fits without"
 CELL = ("model", "gpu", "gpus", "seq_len", "global_batch", "recipe")
 """Columns that are equal in all runs of a cell; runs of one cell compete. Published tables state no recipe."""
+
+LEAST_CHANCE = 0.01
+"""Chance below which a way to recompute is left out."""
 
 PeakKind = Literal["allocated", "reserved", "device"]
 """Kinds of a peak: of the allocator's tensors, of its reserved memory, or of the whole device."""
@@ -70,6 +75,8 @@ class PublishedRun:
     assumed: tuple[str, ...] = ()
     """Assumptions about facts that the row does not state, in words that rows share."""
     num_merged: int = 1
+    readings: tuple[Reading, ...] = ()
+    """Other values of facts that the row does not state."""
 
     @property
     def allocated_gib(self) -> float | None:
@@ -141,17 +148,39 @@ def interpret(row: Row, *, measured: bool = True) -> PublishedRun:
     assumed = (*assumed, *_not_run(row))
     configured = _is_configured(row)
     if (row["activation_ckpt"] and not configured) or row.get("engine") or row["status"] != "ok":
-        return dataclasses.replace(_interpret(row, measured=measured), assumed=assumed)
+        return _with_readings(_interpret(row, measured=measured), assumed)
+    if configured:
+        run = _interpret({**row, "activation_ckpt": "none"}, measured=measured)
+        if not predict(from_rows([run.values])).fits.all():
+            run = _interpret(row, measured=measured)
+        return dataclasses.replace(run, row=row, assumed=(*assumed, CONFIGURED_CHECKPOINTING))
     # A completed run did fit, and more recomputation than it needs to fit would have cost time.
-    less, most_recomputed = (("none",), row["activation_ckpt"]) if configured else (("none", "selective"), "full")
-    for recomputed in less:
-        run = _interpret({**row, "activation_ckpt": recomputed}, measured=measured)
-        if predict(from_rows([run.values])).fits.all():
-            break
-    else:
-        run = _interpret({**row, "activation_ckpt": most_recomputed}, measured=measured)
-    assumption = CONFIGURED_CHECKPOINTING if configured else UNSTATED_CHECKPOINTING
-    return dataclasses.replace(run, row=row, assumed=(*assumed, assumption))
+    ways = [_interpret({**row, "activation_ckpt": way}, measured=measured) for way in ("none", "selective", "full")]
+    needed = predict(from_rows([way.values for way in ways])).memory.needed_gib
+    chances = recomputation_chances(ways[0].values["capacity_gib"], needed.tolist())
+    likeliest = chances.index(max(chances))
+    readings = tuple(
+        Reading(fact="activation_ckpt", chance=chance, values=way.values)
+        for way, chance in zip(ways, chances, strict=True)
+        if way is not ways[likeliest] and chance > LEAST_CHANCE
+    )
+    run = dataclasses.replace(ways[likeliest], readings=readings)
+    return dataclasses.replace(_with_readings(run, (*assumed, UNSTATED_CHECKPOINTING)), row=row)
+
+
+def _with_readings(run: PublishedRun, assumed: tuple[str, ...]) -> PublishedRun:
+    """Returns the run with the readings of its row's open facts of two values, and what is assumed of them."""
+    readings, named = list(run.readings), list(assumed)
+    if not run.row.get("engine"):
+        stages, replicas = (run.values[name] for name in ("pp", "dp"))
+        for name, rows, chance in open_facts(
+            run.row, layers=run.model.num_layers, stages=stages, num_replicas=replicas
+        ):
+            values = [_interpret(row, measured=False).values for row in rows]
+            other, share = (values[1], 1 - chance) if values[0] == run.values else (values[0], chance)
+            readings.append(Reading(fact=name, chance=share, values=other))
+            named.append(OPEN.format(name))
+    return dataclasses.replace(run, readings=tuple(readings), assumed=tuple(named))
 
 
 def _not_run(row: Row) -> Iterator[str]:
