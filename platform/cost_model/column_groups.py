@@ -229,6 +229,10 @@ class Software:
     """1 where the host waits for its device before and after each pass of a micro-batch."""
     sharpness: Array = ours(SHARPNESS)
     """Order of the norm by which host's and device's time make a pass; see `host.SHARPNESS`."""
+    exchanges_heads: Array = ours(0.0)
+    """1 where context parallelism exchanges heads by an all-to-all, 0 where keys and values go round a ring."""
+    merges_eagerly: Array = ours(0.0)
+    """1 where a ring's partial results are merged by a kernel for each operation."""
     tensor_overlap: Array = ours(0.0)
     """Share of tensor parallelism's communication that overlaps with its products."""
     all_reduced_bytes: Array = ours(0.0)
@@ -263,6 +267,8 @@ class Software:
     """
     metric_losses: Array = ours(0.0)
     """Number of further computations of torch's loss, without gradients, for the trainer's metrics."""
+    eager_softmax: Array = ours(0.0)
+    """1 where a stack's eager attention casts the scores to fp32 for a softmax of its own kernel, which saves them."""
     dropout: Array = ours(0.0)
     blocking: Array = ours(0.0)
     """1 where the host waits for each kernel that it launches (CUDA_LAUNCH_BLOCKING=1)."""

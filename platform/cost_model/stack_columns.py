@@ -8,9 +8,9 @@ STACK_HOST = ("block_host", "block_host_backward", "host_skew", "host_pipe")
 """Columns of a stack's host time."""
 
 
-def stack_costs(software: str, tp_overlap: str = "", dp_overlap: str = "") -> dict[str, float]:
-    """Returns the columns that all runs of `software` share; `tp_overlap` and `dp_overlap` are the row's columns of
-    these names, "" if blank.
+def stack_costs(software: str, tp_overlap: str = "", dp_overlap: str = "", cp_comm: str = "") -> dict[str, float]:
+    """Returns the columns that all runs of `software` share; `tp_overlap`, `dp_overlap` and `cp_comm` are the row's
+    columns of these names, "" if blank.
     """
     overlap = float(fact(software, "tensor_overlap", 0.0)) if tp_overlap != "no" else 0.0
     return {
@@ -21,6 +21,8 @@ def stack_costs(software: str, tp_overlap: str = "", dp_overlap: str = "") -> di
         "block_host_backward": float(fact(software, "host_backward_s", 0.0)),
         "host_skew": float(fact(software, "host_skew_s", 0.0)),
         "host_pipe": float(fact(software, "host_pipe_s", 0.0)),
+        "exchanges_heads": float((cp_comm or fact(software, "cp_comm", "ring")) == "all_to_all"),
+        "merges_eagerly": float(fact(software, "merges_eagerly", False)),
         "tensor_overlap": TENSOR_OVERLAP if tp_overlap == "yes" else overlap,
         "all_reduced_bytes": float(fact(software, "all_reduced_bytes", 0.0)),
         "overlaps_reduction": _stated(dp_overlap, fact(software, "overlaps_reduction", False)),

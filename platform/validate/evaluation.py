@@ -40,7 +40,8 @@ class Scored:
 
 
 STATED = (
-    "software", "attention_kernel", "fused", "compile", "offload", "zero_group", "tp_overlap", "matmul_precision",
+    "software", "attention_kernel", "fused", "compile", "offload", "zero_group", "tp_overlap", "dp_overlap", "cp_comm",
+    "matmul_precision",
     "precision", "seq_parallel", "flash_attention", "attention", "loss",
 )  # fmt: skip
 """Columns by which configurations differ even where the predictor maps them to the same value."""

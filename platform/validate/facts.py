@@ -24,6 +24,8 @@ STUDIES = (
     ("torchtitan", r"torchtitan\D{0,20}2024", "torchtitan-2024"),
     ("torchtitan", r"torchtitan\D{0,20}2025", "torchtitan-2025"),
     ("megatron-deepspeed", "bigscience", "bigscience"),
+    ("other", r"kempner ?forge", "kempnerforge"),
+    ("other", r"xtuner", "xtuner"),
 )
 """(software, pattern of words, stack) of studies and years whose software has facts of its own."""
 _SOFTWARE = (
@@ -62,6 +64,7 @@ _COLUMNS: Mapping[str, tuple[tuple[str, str | None], ...]] = {
         (r"(?:no|without) overlap|overlap[-_ ](?:grad|param)\w*[-_ a-z]*[ :=]+(?:no|off|false)\b", "no"),
         (r"overlap[-_ ](?:grad|param|dp|all)|overlap\w* (?:of )?(?:all|the gradient|gradient|data[- ]parallel)", "yes"),
     ),
+    "cp_comm": ((r"all[- ]to[- ]all|ulysses|a2a", "all_to_all"), (r"ring[- ]attention|\bring\b|p2p", "ring")),
     "optimizer": ((r"8-bit optimizer", "adam8bit"),),
     "launch_blocking": ((r"cuda_launch_blocking=1", "yes"),),
     "checkpoint_blocks": ((r"checkpoint-num-layers=(\d+)", None),),

@@ -78,7 +78,7 @@ def stack_features(row: Row, work: TrainingWork, cluster: ClusterSpec, split: fl
     }
     forward, backward = activation_passes(stepwise, **mlp)
     features = {
-        **stack_costs(software, row.get("tp_overlap", ""), row.get("dp_overlap", "")),
+        **stack_costs(software, row.get("tp_overlap", ""), row.get("dp_overlap", ""), row.get("cp_comm", "")),
         "rate_sigma": 0.0 if of_this_project else matmul_ratio(software, cluster.device.architecture)[1],
         **_host_costs(row, fused=fused),
         "vocab": model.vocab_size
@@ -93,6 +93,7 @@ def stack_features(row: Row, work: TrainingWork, cluster: ClusterSpec, split: fl
         "repeats_core_alone": float(fact(software, "repeats_core_alone", False)),
         "fused": float(fused),
         "fused_softmax": float(fused),
+        "eager_softmax": float(row.get("attention_kernel") == "eager" and fact(software, "softmax_in_fp32", False)),
         "unfused_norm_passes": UNFUSED_NORM_PASSES * ("norm" in lacks),
         "unfused_norm_bytes": UNFUSED_NORM_BYTES * ("norm" in lacks),
         "rotary": float(model.position == "rotary") * (2.0 if "rope" in lacks else 1.0),

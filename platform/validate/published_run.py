@@ -47,7 +47,8 @@ AXES = {
     "values": ("checkpoint_blocks", "micro_batch"),
     "texts": (
         "attention", "flash_attention", "attention_kernel", "fused", "loss", "compile", "optimizer", "state_precision",
-        "seq_parallel", "tp_overlap", "zero_group",
+        "seq_parallel", "tp_overlap", "dp_overlap", "cp_comm",
+        "zero_group",
     ),
 }  # fmt: skip
 """Parts of a run that are axes: words and numbers of its layout, values of its stack, and texts of its row."""

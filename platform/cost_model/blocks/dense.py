@@ -118,10 +118,14 @@ class DenseCosts:
         per_score = per_score + np.where(
             casts_softmax(c), np.where(c.fused > 0, (c.compiled_calls > 0) * c.compute_bytes, EAGER_SCORE_BYTES), 0.0
         )
+        per_score = per_score + EAGER_SCORE_BYTES * c.software.eager_softmax
         scores = np.where(c.flash > 0, 0.0, per_score * c.heads * c.seq_len / c.tp)
         # Selective checkpointing does not save the attention core, of which the scores are the largest part.
         saved_scores = np.where(c.selective_checkpointing > 0, 0.0, scores)
         transient = tokens * c.compute_bytes * (2 * c.blocks["ffn"] / c.tp + 2 * c.hidden)
+        # The fp32 scores before the softmax, and their gradient.
+        wide_scores = 2 * EAGER_SCORE_BYTES * c.software.eager_softmax * c.heads * c.seq_len / c.tp
+        transient = transient + np.where(c.flash > 0, 0.0, tokens * wide_scores)
         transient = transient + np.where(c.selective_checkpointing > 0, tokens * scores, 0.0)
         # This project's selective checkpointing saves a block's input and the outputs of its products and fused
         # attention. A compiled block does not save the last product: nothing in the backward pass reads it, unless a
