@@ -261,6 +261,8 @@ class Software:
     """Seconds of an exchange between pipeline stages in a step that stalls; see `stalls.stalled_s`."""
     stall_chance: Array = ours(0.0)
     """Chance per node that a step which waits for all nodes stalls; see `stalls.stall_chance`."""
+    stall_chance_data: Array = ours(0.0)
+    """The same where only data parallelism spans the nodes."""
     loss_moved: Array = ours(0.0)
     """Bytes per logit that a stack's loss reads and writes in both passes; 0 where each byte of `logit_bytes` is
     written once and read once.

@@ -35,6 +35,7 @@ def stack_costs(software: str, tp_overlap: str = "", dp_overlap: str = "", cp_co
         "stack_sigma": float(fact(software, "sigma", 0.0)),
         "stall_exchange_s": float(fact(software, "stall_exchange_s", 0.0)),
         "stall_chance": float(fact(software, "stall_chance", 0.0)),
+        "stall_chance_data": float(fact(software, "stall_chance_data", 0.0)),
     }
 
 
