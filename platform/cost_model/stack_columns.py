@@ -4,6 +4,7 @@ from platform.cost_model import constants
 from platform.cost_model.stacks import fact
 
 TENSOR_OVERLAP = constants.number("features", "TENSOR_OVERLAP")
+BLIND_SIGMA = constants.number("evidence", "BLIND_SIGMA")
 STACK_HOST = ("block_host", "block_host_backward", "host_skew", "host_pipe")
 """Columns of a stack's host time."""
 
@@ -32,7 +33,7 @@ def stack_costs(software: str, tp_overlap: str = "", dp_overlap: str = "", cp_co
         "cuts_by_cost": float(fact(software, "stages_by_cost", False)),
         "metric_losses": float(fact(software, "metric_losses", 0.0)),
         "wants_warm_up": float(fact(software, "wants_warm_up", False)),
-        "stack_sigma": float(fact(software, "sigma", 0.0)),
+        "stack_sigma": float(fact(software, "sigma", BLIND_SIGMA)),
         "stall_exchange_s": float(fact(software, "stall_exchange_s", 0.0)),
         "stall_chance": float(fact(software, "stall_chance", 0.0)),
         "stall_chance_data": float(fact(software, "stall_chance_data", 0.0)),

@@ -40,7 +40,7 @@ def has(engine: str, fact: str) -> bool:
     return fact in table()["engines"].get(engine, {})
 
 
-COUNTED = ("host_forward_s", "host_backward_s", "host_pipe_s", "stall_chance", "stall_chance_data", "stall_exchange_s")
+COUNTED = ("host_forward_s", "host_backward_s", "host_pipe_s", "stall_chance", "stall_chance_data", "stall_exchange_s", "sigma")
 """Facts that cannot be estimated from other stacks: unmeasured, the first two follow from the count of a block's
 kernels.
 """

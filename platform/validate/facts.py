@@ -72,10 +72,12 @@ _COLUMNS: Mapping[str, tuple[tuple[str, str | None], ...]] = {
     # sequences of 64 blocks would fill 51 GB of a 32 GB device.
     "checkpoint_inputs": (
         (rf"^(?!.*(?:no checkpoint-in-cpu|pa_cpu=n)).*(?:{_INPUTS_ON_HOST})", "host"),
+        (r"(?:activation|checkpoint)\w* (?:\w+ )?offload\w*|offload\w* (?:the )?(?:activation|checkpoint)", "host"),
         (rf"{_INPUTS_ON_HOST}|{_PARTITIONED}", "split"),
     ),
     "regathers": ((r"reshard\w*[ :=]+(?:always|true|yes|on)\b|reshard\w*(?: \w+){0,3} (?:every|each) micro", "yes"),),
     "schedule": ((r"interleav", "interleaved"),),
+    "loss_chunks": ((r"tiled\w*[- ](?:logits|loss|compute)", "8"),),
     "bucket_sizes": ((r"hf trainer", "auto"),),
     "bare_loop": ((r"bare loop", "yes"),),
     "node_gbps": ((r"(\d+) ?gbps (?:node|inter)", None),),
@@ -174,7 +176,7 @@ def _facts(row: Row, text: str) -> dict[str, str]:
         "eager": "yes" if _is_eager(row, text) else "",
         "node": _node(row, text),
         "matmul_precision": _match(precision, _PRECISIONS),
-        "gradient_precision": "fp32" if "fp32 grad" in precision else "",
+        "gradient_precision": "fp32" if "fp32 grad" in precision or "mp mode default" in text else "",
         "architecture": max((name for name in architectures.names() if name in model), key=len, default=""),
     }
     if facts["node"] == "jean-zay-a100" and "bigscience" in text:

@@ -108,7 +108,7 @@ def stack_features(row: Row, work: TrainingWork, cluster: ClusterSpec, split: fl
         "reduces_whole": float(of_this_project or flash),
         "dropout": float(not of_this_project and not flash),
         "blocking": float(row.get("launch_blocking") == "yes"),
-        "gradient_bytes": float(fact(software, "reduced_bytes", usual_sums)),
+        "gradient_bytes": 4.0 if row.get("gradient_precision") else float(fact(software, "reduced_bytes", usual_sums)),
     }
     if not row.get("attention"):
         features["flash"] = _flash_rate(row, cluster) if flash else 0.0
@@ -179,7 +179,7 @@ def _loss_bytes(row: Row, loss: str, work: TrainingWork, split: float) -> dict[s
     if split > 1 and fact(software, "gathers_logits", False):
         logit = (logit + 2 * work.compute_bytes) * split
     moved = 0.0 if loss == "fused" else float(fact(software, "loss_moved_bytes", 0.0))
-    chunks = float(fact(software, "loss_chunks", 1))
+    chunks = number(row, "loss_chunks") or float(fact(software, "loss_chunks", 1))
     if chunks == 1:
         return {"logit_bytes": logit, "loss_moved": moved}
     gradient = (4.0 + work.compute_bytes) * model.hidden_size * split / model.vocab_size
