@@ -29,7 +29,7 @@ from platform.common.errors import InputError
 from platform.cost_model import stacks
 from platform.validate.evaluation import Scored, cells_of, join, merged, score_by_others, score_table
 from platform.validate.metrics import Scores, scores
-from platform.validate.published_run import PublishedRun, interpret
+from platform.validate.published_run import PublishedRun, RowReader
 from platform.validate.replaying.play import make, play
 from platform.validate.replaying.recorded import cells
 from platform.validate.row_software import software_of
@@ -50,9 +50,10 @@ LEFT_OUT_CALIBRATED = "Software left out, 3 measured a cell"
 def runs_of(path: Path) -> list[PublishedRun]:
     """Returns every configuration of a table that can be read, merged."""
     runs: list[PublishedRun] = []
+    reader = RowReader()
     for row in read_rows(path):
         try:
-            runs.append(interpret(row))
+            runs.append(reader.run_of(row))
         except ValueError:
             continue
     return merged(runs)

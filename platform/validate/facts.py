@@ -5,6 +5,7 @@ once, when a table is read; all that follows reads columns. A stated cell stands
 """
 
 import contextlib
+import functools
 import re
 from collections.abc import Mapping
 from typing import get_args
@@ -187,6 +188,19 @@ def _facts(row: Row, text: str) -> dict[str, str]:
     return facts
 
 
+_READ = (
+    "strategy", "model", "gpu", "gpu_mem_gb", "precision", "software", "engine", "fused", "compile", "attention",
+    "attention_kernel", "notes", "derived",
+)  # fmt: skip
+"""Columns that `_facts` reads."""
+
+
+@functools.lru_cache(maxsize=4096)
+def _facts_of(text: str, cells: tuple[tuple[str, str], ...]) -> dict[str, str]:
+    """Returns `_facts` of a row's words and of the cells that it reads, which many rows of a table share."""
+    return _facts(dict(cells), text)
+
+
 def normalized(row: Row) -> Row:
     """Returns `row` with the facts in its words as columns; `from_words` lists those that were blank.
 
@@ -195,7 +209,7 @@ def normalized(row: Row) -> Row:
     at which it expects collectives to run.
     """
     text = " ".join(row.get(name, "") for name in ("source", "notes")).lower()
-    facts = _facts(row, text)
+    facts = _facts_of(text, tuple((name, row[name]) for name in _READ if name in row))
     filled = {name: value for name, value in facts.items() if value and not row.get(name)}
     result = {**row, **filled, "software": facts["software"]}
     if re.search(_FUSED_LOSS, text) and "loss" not in row.get("fused", "").split(";"):

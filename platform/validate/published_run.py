@@ -35,6 +35,8 @@ CONFIGURED_CHECKPOINTING = "activation_ckpt is a simulator's, taken for none whe
 CELL = ("model", "gpu", "gpus", "seq_len", "global_batch", "recipe")
 """Columns that are equal in all runs of a cell; runs of one cell compete. Published tables state no recipe."""
 
+FIGURES = ("iter_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu", "hfu", "peak_mem_gb", "source", "notes")
+"""Columns that do not say what ran: figures, and words, whose facts are columns."""
 LEAST_CHANCE = 0.01
 """Chance below which a way to recompute is left out."""
 
@@ -248,17 +250,8 @@ def _interpret(row: Row, *, measured: bool) -> PublishedRun:
     if cap is not None:
         # The cap limits the allocator only: context and communicators are outside it.
         values["capacity_gib"] = min(values["capacity_gib"], cap + outside_gib(values))
-    oom = row["status"] in ("oom", "crash_or_oom")
-    untimed = oom or row.get("outcome", "ok") not in ("", *TIMED)
-    step_time_s = None if untimed else _step_time_s(row, values, model)
-    of_this_project = bool(row.get("engine"))
-    peak = number(row, "peak_mem_gb")
-    if peak is not None and of_this_project:
-        peak *= 1e9 / 2**30
-    if measured and step_time_s is None and peak is None and not oom:
-        raise ValueError("neither time, memory nor OOM printed")
     stated = {**row, "global_batch": f"{values['global_batch']:g}"}
-    return PublishedRun(
+    run = PublishedRun(
         row=row,
         cell=tuple(stated.get(name, "") for name in CELL),
         model=model,
@@ -266,11 +259,52 @@ def _interpret(row: Row, *, measured: bool) -> PublishedRun:
         precision=precision_of(row)[0],
         layout=layout,
         values=values,
-        step_time_s=step_time_s,
-        peak_memory_gib=peak,
-        peak_kind="allocated" if of_this_project else fact(software_of(row), "memory_printed", "device"),
-        out_of_memory=oom,
+        step_time_s=None,
+        peak_memory_gib=None,
+        peak_kind="allocated" if row.get("engine") else fact(software_of(row), "memory_printed", "device"),
+        out_of_memory=row["status"] in ("oom", "crash_or_oom"),
     )
+    return _with_figures(run, row, measured=measured)
+
+
+def _with_figures(run: PublishedRun, row: Row, *, measured: bool) -> PublishedRun:
+    """Returns the run with what `row` measured.
+
+    Raises:
+        ValueError: `measured`, and it has no figure.
+    """
+    untimed = run.out_of_memory or row.get("outcome", "ok") not in ("", *TIMED)
+    step_time_s = None if untimed else _step_time_s(row, run.values, run.model)
+    peak = number(row, "peak_mem_gb")
+    if peak is not None and row.get("engine"):
+        peak *= 1e9 / 2**30
+    if measured and step_time_s is None and peak is None and not run.out_of_memory:
+        raise ValueError("neither time, memory nor OOM printed")
+    return dataclasses.replace(run, row=row, step_time_s=step_time_s, peak_memory_gib=peak)
+
+
+class RowReader:
+    """Interprets the rows of tables; rows that differ in their figures alone are read once."""
+
+    def __init__(self) -> None:
+        self._read: dict[tuple[tuple[str, str], ...], PublishedRun | str] = {}
+
+    def run_of(self, row: Row, *, measured: bool = True) -> PublishedRun:
+        """Returns the run of a row, as `interpret` does.
+
+        Raises:
+            ValueError: names what is missing, unknown or contradictory.
+        """
+        key = tuple((name, cell) for name, cell in row.items() if cell and name not in FIGURES)
+        if key not in self._read:
+            try:
+                self._read[key] = interpret(row, measured=False)
+            except ValueError as error:
+                self._read[key] = str(error)
+        known = self._read[key]
+        if isinstance(known, str):
+            raise ValueError(known)
+        return _with_figures(known, row, measured=measured)
 
 
 def axes_of(run: PublishedRun) -> dict[str, str | int]:
