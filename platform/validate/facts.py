@@ -177,6 +177,7 @@ def _facts(row: Row, text: str) -> dict[str, str]:
         "eager": "yes" if _is_eager(row, text) else "",
         "node": _node(row, text),
         "matmul_precision": _match(precision, _PRECISIONS),
+        "float8_scaling": "rowwise" if re.search(r"row[-_ ]?wise", f"{precision} {text}") else "",
         "gradient_precision": "fp32" if "fp32 grad" in precision or "mp mode default" in text else "",
         "architecture": max((name for name in architectures.names() if name in model), key=len, default=""),
     }

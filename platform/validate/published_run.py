@@ -102,6 +102,7 @@ def _columns(row: Row, model: ModelSpec, cluster: ClusterSpec, layout: Mapping[s
         state_bytes=state_bytes,
         moments=moments_of(row, model, stages),
         gathered_bytes=1.0 if row.get("engine") and row["precision"] == "fp8_tensorwise" else None,
+        is_rowwise=row.get("float8_scaling") == "rowwise",
         compression=row.get("compression", "") or "none",
     )
     return features(
