@@ -1,4 +1,4 @@
-"""Scores the model on what it was not fitted to: a software, the sizes of a model and of a cluster, each left out in turn.
+"""Scores the model on what it was not fitted to: a software, a model, a larger cluster, each left out in turn.
 
     python -m benchmarks.leave_one_table_out TABLE.csv TABLE.csv ...           prints the figures
     python -m benchmarks.leave_one_table_out TABLE.csv TABLE.csv ... --write   and keeps them in docs/accuracy.json

@@ -70,7 +70,9 @@ def main() -> None:
     except json.JSONDecodeError:
         sys.exit(f"error: {text!r} is no value: write a number, true, false or JSON")
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-        before, after = pool.starmap(figures, [(options.tables, name, None), (options.tables, name, value)], chunksize=1)
+        before, after = pool.starmap(
+            figures, [(options.tables, name, None), (options.tables, name, value)], chunksize=1
+        )
     for table, was in before.items():
         words = ", ".join(f"{a:.1%} -> {b:.1%}" for a, b in zip(was, after[table], strict=True))
         print(f"{table}: median, mean, hold {words}")

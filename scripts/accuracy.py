@@ -104,9 +104,9 @@ def page() -> str:
         " tables are not part of this project. What the figures mean: [cost-model.md](../cost-model.md). With 3"
         " measured a cell, only cells of 10 configurations and more count.",
         "",
-        "**The figures for software that nobody here has run are those of *Software left out*.** All of these tables were"
-        " at hand while formulas and constants were set, so the parts after it are not blind, and it is only as far as"
-        " facts go: `python -m benchmarks.leave_one_table_out` says what it leaves out.",
+        "**The figures for software that nobody here has run are those of *Software left out*.** All of these tables"
+        " were at hand while formulas and constants were set, so the parts after it are not blind, and it is only as"
+        " far as facts go: `python -m benchmarks.leave_one_table_out` says what it leaves out.",
     ]  # fmt: skip
     further = sorted({entry["mode"] for entry in scores} - {mode.name for mode in MODES})
     lines += ["", "| table | " + " | ".join(name for _, name, _ in COLUMNS) + " |", "|---" * (len(COLUMNS) + 1) + "|"]

@@ -40,7 +40,15 @@ def has(engine: str, fact: str) -> bool:
     return fact in table()["engines"].get(engine, {})
 
 
-COUNTED = ("host_forward_s", "host_backward_s", "host_pipe_s", "stall_chance", "stall_chance_data", "stall_exchange_s", "sigma")
+COUNTED = (
+    "host_forward_s",
+    "host_backward_s",
+    "host_pipe_s",
+    "stall_chance",
+    "stall_chance_data",
+    "stall_exchange_s",
+    "sigma",
+)
 """Facts that cannot be estimated from other stacks: unmeasured, the first two follow from the count of a block's
 kernels.
 """
@@ -66,7 +74,9 @@ def tables_of(software: str) -> set[str]:
     """Returns the tables to which a fact of this software was fitted, or of one that shares its code (`like`)."""
     every = table()["stacks"]
     akin = [facts for name, facts in every.items() if _root(name) == _root(software)]
-    return {name for facts in akin for fact, entry in facts.items() if fact != "like" for name in entry.get("tables", ())}
+    return {
+        name for facts in akin for fact, entry in facts.items() if fact != "like" for name in entry.get("tables", ())
+    }
 
 
 def _root(software: str) -> str:

@@ -119,9 +119,7 @@ def disturbed(scored: Scored, rows: Sequence[int]) -> frozenset[int]:
             )
             twins.setdefault(key, []).append(row)
     times = scored.measured_s
-    return frozenset(
-        row for some in twins.values() if max(times[some]) > TWINS * min(times[some]) for row in some
-    )
+    return frozenset(row for some in twins.values() if max(times[some]) > TWINS * min(times[some]) for row in some)
 
 
 def first_choice_is_oom(scored: Scored, rows: Sequence[int]) -> bool:

@@ -21,8 +21,8 @@ from platform.cost_model.predict import predict
 from platform.cost_model.stacks import fact, runs
 from platform.validate.cells import Row, choice, number, positive_number, within_node
 from platform.validate.published import modules_of, moments_of, precision_of, stack_features
-from platform.validate.row_parts import batch_of, cluster_of_row, layout_of_row, model_of
 from platform.validate.readings import Reading, open_facts, recomputation_chances
+from platform.validate.row_parts import batch_of, cluster_of_row, layout_of_row, model_of
 from platform.validate.row_software import STAGES, software_of
 from trainers.records.measurement import TIMED, Outcome
 from trainers.spec.layout_axes import CUTTING, DATA_PARALLEL, MODEL_PARALLEL

@@ -13,7 +13,7 @@ from platform.cost_model import constants
 from platform.cost_model.columns import Array, from_rows
 from platform.cost_model.predict import Prediction, normal_cdf, predict, spread
 from platform.cost_model.stacks import fact
-from platform.validate.cells import Row, number
+from platform.validate.cells import Row
 from platform.validate.row_software import data_parallelism_of, software_of
 
 UNSTATED_SIGMA = constants.number("readings", "UNSTATED_SIGMA")
@@ -30,7 +30,9 @@ class Reading:
     """The row of `Columns`; None for the value with which the run itself is read."""
 
 
-def open_facts(row: Row, *, layers: int, stages: float, num_replicas: float) -> Iterator[tuple[str, tuple[Row, Row], float]]:
+def open_facts(
+    row: Row, *, layers: int, stages: float, num_replicas: float
+) -> Iterator[tuple[str, tuple[Row, Row], float]]:
     """Yields (fact, the two rows that state it, chance of the first) for each fact of two values that `row` leaves
     open.
     """
@@ -83,6 +85,4 @@ def _moved(prediction: Prediction, shift: Array, variance: Array) -> Prediction:
         step, **{field.name: getattr(step, field.name) * scale for field in dataclasses.fields(step)}
     )
     sigma = np.sqrt(prediction.sigma**2 + variance)
-    return dataclasses.replace(
-        prediction, step=step, **spread(step, sigma, prediction.stall, prediction.stalled_s)
-    )
+    return dataclasses.replace(prediction, step=step, **spread(step, sigma, prediction.stall, prediction.stalled_s))

@@ -48,7 +48,9 @@ def test_an_exchange_hides_where_the_stack_or_the_row_says_so() -> None:
 
 def test_hidden_exchanges_between_nodes_slow_compute_less_than_those_inside() -> None:
     c = columns_of()
-    inside, between = (slowdown(c, Ring.of(c, np.asarray(ranks), stride=stride)) for ranks, stride in ((8.0, 1), (8.0, 8)))
+    inside, between = (
+        slowdown(c, Ring.of(c, np.asarray(ranks), stride=stride)) for ranks, stride in ((8.0, 1), (8.0, 8))
+    )
     assert float(inside[0]) == pytest.approx(0.35) and 16 / 132 < float(between[0]) < 0.2
 
 

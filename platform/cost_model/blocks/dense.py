@@ -39,7 +39,11 @@ class DenseCosts:
         into = (((heads + 2 * c.kv_width) / c.tp, h), (inner * (1 + c.blocks["gated"]), h))
         out = ((h, heads / c.tp), (h, inner))
         # Values of the hidden width are cast before they are gathered, by each rank its own.
-        wide = dataclasses.replace(c, cast_bytes=c.cast_bytes / mesh.cast_ranks(c)) if np.any(c.software.keeps_casts) else c
+        wide = (
+            dataclasses.replace(c, cast_bytes=c.cast_bytes / mesh.cast_ranks(c))
+            if np.any(c.software.keeps_casts)
+            else c
+        )
         forward = [*(matmul_s(wide, tokens, *shape) for shape in into), *(matmul_s(c, tokens, *shape) for shape in out)]
         backward = [
             *(backward_matmul_s(c, tokens, *shape, weights=wide) for shape in into),

@@ -104,7 +104,8 @@ def units_s(
 
     Each exchange takes `collectives` collectives. A micro-step has `gathers` gathers over all ranks that share the
     parameters, `gathers_again` gathers over the `near` ranks that hold them between the passes, and `reductions`
-    reductions. Compute hides the share `hidden` of these; where it is None, all but `slowdown`. A parameter on the host has `stored_bytes`.
+    reductions. Compute hides the share `hidden` of these; where it is None, all but `slowdown`. A parameter on the host
+    has `stored_bytes`.
     """
     stride, per_layer = inside(c, *SHARING), c.rank_block
     unit = Ring.of(c, c.shard, stride=stride)
