@@ -45,6 +45,8 @@ _SOFTWARE = (
     (r"deepspeed|\bzero\b", "deepspeed"),
     ("", "other"),
 )
+WORDS = ("source", "notes")
+"""Columns of prose."""
 _NOT = r"(?![ :=]*(?:n\b|no\b|off\b|false|none))"
 _INPUTS_ON_HOST = r"full cpu offload|zero-3 old branch|pa_cpu=y"
 _PARTITIONED = r"^(?!.*no partition-activations).*partition-activations"
@@ -209,7 +211,7 @@ def normalized(row: Row) -> Row:
     out of a simulator's configuration goes. NVLink is wired into an SXM board: a simulator's slower figure is the rate
     at which it expects collectives to run.
     """
-    text = " ".join(row.get(name, "") for name in ("source", "notes")).lower()
+    text = " ".join(row.get(name, "") for name in WORDS).lower()
     facts = _facts_of(text, tuple((name, row[name]) for name in _READ if name in row))
     filled = {name: value for name, value in facts.items() if value and not row.get(name)}
     result = {**row, **filled, "software": facts["software"]}

@@ -20,6 +20,7 @@ from platform.cost_model.mesh import STAGE_COLUMNS
 from platform.cost_model.predict import predict
 from platform.cost_model.stacks import fact, runs
 from platform.validate.cells import Row, choice, number, positive_number, within_node
+from platform.validate.facts import WORDS
 from platform.validate.published import modules_of, moments_of, precision_of, stack_features
 from platform.validate.readings import Reading, open_facts, recomputation_chances
 from platform.validate.row_parts import batch_of, cluster_of_row, layout_of_row, model_of
@@ -35,7 +36,7 @@ CONFIGURED_CHECKPOINTING = "activation_ckpt is a simulator's, taken for none whe
 CELL = ("model", "gpu", "gpus", "seq_len", "global_batch", "recipe")
 """Columns that are equal in all runs of a cell; runs of one cell compete. Published tables state no recipe."""
 
-FIGURES = ("iter_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu", "hfu", "peak_mem_gb", "source", "notes")
+FIGURES = ("iter_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu", "hfu", "peak_mem_gb", *WORDS)
 """Columns that do not say what ran: figures, and words, whose facts are columns."""
 LEAST_CHANCE = 0.01
 """Chance below which a way to recompute is left out."""
