@@ -1,12 +1,14 @@
-"""Scores the model on what it was not fitted to: a table, the sizes of a model and of a cluster, each left out in turn.
+"""Scores the model on what it was not fitted to: a software, a model, a larger cluster, each left out in turn.
 
     python -m benchmarks.leave_one_table_out TABLE.csv TABLE.csv ...           prints the figures
     python -m benchmarks.leave_one_table_out TABLE.csv TABLE.csv ... --write   and keeps them in docs/accuracy.json
 
-- Table left out: zero-shot, with no fact of a software that was set with the table in view (`stacks.json`, "tables").
-  What remains is what other software taught. Corrections by other tables' rows are not applied: they carry over badly
-  from one software to another. Where a table has cells of 20 configurations, the guided search and the plain ranking
-  search them in the same way; their trials to within 2 % are printed alone.
+- Software left out: zero-shot, with no fact that was fitted to a run of the table's software, of software that shares
+  its code, or to the table itself (`stacks.json`, "tables"). What remains is what other software taught, and what was
+  read in code. Corrections by other tables' rows are not applied: they carry over badly from one software to another.
+  Where a table has cells of 20 configurations, the guided search and the plain ranking search them in the same way;
+  their trials to within 2 % are printed alone.
+- The same with 3 rows of each cell of 10 configurations and more measured.
 - Model left out: each model of a table is predicted with what the table's other models measured.
 - Projected: rows on more devices than `--up-to` are predicted with what the table's rows on as many and fewer measured.
 - Every other row measured: each row of a cell of 10 configurations and more is predicted with what all others of its
@@ -16,9 +18,10 @@ Rates of devices, such as the share of the peak that products sustain, are not r
 """
 
 import argparse
+import contextlib
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 
 import platform.validate.replaying.command as replay  # pyright takes `from platform import` for the standard module
@@ -26,9 +29,10 @@ from platform.common.errors import InputError
 from platform.cost_model import stacks
 from platform.validate.evaluation import Scored, cells_of, join, merged, score_by_others, score_table
 from platform.validate.metrics import Scores, scores
-from platform.validate.published_run import PublishedRun, interpret
+from platform.validate.published_run import PublishedRun, RowReader
 from platform.validate.replaying.play import make, play
 from platform.validate.replaying.recorded import cells
+from platform.validate.row_software import software_of
 from platform.validate.rows import read_rows
 from scripts.accuracy import keep
 
@@ -36,32 +40,53 @@ LEAST = 8
 """Timed runs that a group needs to be scored, or to be learned from."""
 LARGE = 10
 """Configurations of a cell whose rows are predicted from each other."""
+MEASURED = 3
+"""Rows of each cell that are measured where the software is left out."""
 Group = Callable[[PublishedRun], object]
-TABLE_LEFT_OUT = "Table left out"
+LEFT_OUT = "Software left out"
+LEFT_OUT_CALIBRATED = "Software left out, 3 measured a cell"
 
 
 def runs_of(path: Path) -> list[PublishedRun]:
     """Returns every configuration of a table that can be read, merged."""
     runs: list[PublishedRun] = []
+    reader = RowReader()
     for row in read_rows(path):
         try:
-            runs.append(interpret(row))
+            runs.append(reader.run_of(row))
         except ValueError:
             continue
     return merged(runs)
 
 
-def table_left_out(path: Path) -> Scored:
-    """Returns the table's zero-shot score, without the facts that were set with it in view."""
-    with stacks.without(path.name):
+@contextlib.contextmanager
+def software_left_out(path: Path) -> Generator[None]:
+    """Ignores in its context every fact that was fitted to runs of a table's software, or to the table."""
+    software = {software_of(run.row) for run in runs_of(path)}
+    names = {path.name}.union(*map(stacks.tables_of, software))
+    with stacks.without(*sorted(names)):
+        yield
+
+
+def left_out(path: Path) -> Scored:
+    """Returns the table's zero-shot score without its software."""
+    with software_left_out(path):
         return score_table(runs_of(path))
+
+
+def left_out_calibrated(path: Path) -> Scored | None:
+    """Returns the score of the table's large cells without its software, with `MEASURED` rows of each measured."""
+    with software_left_out(path):
+        runs = runs_of(path)
+        large = [runs[row] for rows in cells_of(runs).values() if len(rows) >= LARGE for row in rows]
+        return score_table(large, num_calibrate=MEASURED) if large else None
 
 
 def searched_left_out(path: Path) -> dict[str, list[int]]:
     """Returns the trials to within 2 % of the best, by searcher, in each cell that is large enough for a search,
     without the facts that were set with the table in view.
     """
-    with stacks.without(path.name):
+    with software_left_out(path):
         compared = [cell for cell in cells(runs_of(path)) if len(cell.choices) >= replay.LARGE]
         return {
             name: [play(cell, make(name, cell, 0), len(cell.choices)).num_trials for cell in compared]
@@ -108,7 +133,9 @@ def modes(paths: Sequence[Path], up_to: int) -> Iterator[tuple[Path, str, Scored
     """
     tables = {path: runs_of(path) for path in paths}
     for path, runs in tables.items():
-        yield path, TABLE_LEFT_OUT, table_left_out(path), score_table(runs)
+        yield path, LEFT_OUT, left_out(path), score_table(runs)
+        if (scored := left_out_calibrated(path)) is not None:
+            yield path, LEFT_OUT_CALIBRATED, scored, score_table(scored.runs)
         if (scored := group_left_out(runs, lambda run: (run.model.num_layers, run.model.hidden_size))) is not None:
             yield path, "Model left out", scored, score_table(scored.runs)
         if (scored := row_left_out(runs)) is not None:
@@ -137,7 +164,7 @@ def main() -> None:
         for path, mode, *both in modes(options.tables, options.up_to):
             without, usual = (scores(scored, range(len(scored.runs)), 0) for scored in both)
             print(_line(path, mode, without, usual))
-            if mode == TABLE_LEFT_OUT:
+            if mode == LEFT_OUT:
                 for searcher, trials in searched_left_out(path).items():
                     if trials:
                         print(f"  {searcher}: trials to within 2 % {trials}, mean {statistics.fmean(trials):.2f}")

@@ -213,6 +213,8 @@ class Software:
     """1 where fused attention's output is copied for the projection of several sequences; the copy is saved besides
     attention's own output.
     """
+    keeps_casts: Array = ours(0.0)
+    """1 where FP8 products keep the casts of their inputs for the backward pass, and not the inputs."""
     saves_gathered: Array = ours(1.0)
     """Share that is saved of the inputs that sequence parallelism gathered for column-parallel products: 1 where
     autograd does, as for any linear layer, 0 where a stack's own autograd function decides.
@@ -233,12 +235,22 @@ class Software:
     """1 where the host waits for its device before and after each pass of a micro-batch."""
     sharpness: Array = ours(SHARPNESS)
     """Order of the norm by which host's and device's time make a pass; see `host.SHARPNESS`."""
+    exchanges_heads: Array = ours(0.0)
+    """1 where context parallelism exchanges heads by an all-to-all, 0 where keys and values go round a ring."""
+    merges_eagerly: Array = ours(0.0)
+    """1 where a ring's partial results are merged by a kernel for each operation."""
     tensor_overlap: Array = ours(0.0)
     """Share of tensor parallelism's communication that overlaps with its products."""
     all_reduced_bytes: Array = ours(0.0)
     """Bytes of a gradient that ZeRO-1 all-reduces, whole, before each rank steps on its part; 0 where gradients are
     reduce-scattered in their own type.
     """
+    overlaps_reduction: Array = ours(0.0)
+    """1 where Megatron's engine reduces gradients beside the last backward pass; see `engines.megatron`."""
+    overlaps_gather: Array = ours(0.0)
+    """1 where it gathers parameters beside the next step's first forward pass."""
+    broadcasts_parts: Array = ours(0.0)
+    """1 where each owner of a part of the parameters broadcasts it, one after the other, in place of a gather."""
     reduces_by_hooks: Array = ours(0.0)
     """1 where hooks all-reduce gradients during the last backward pass at stage 0; see `engines.megatron`."""
     cuts_by_cost: Array = ours(0.0)
@@ -255,12 +267,16 @@ class Software:
     """Seconds of an exchange between pipeline stages in a step that stalls; see `stalls.stalled_s`."""
     stall_chance: Array = ours(0.0)
     """Chance per node that a step which waits for all nodes stalls; see `stalls.stall_chance`."""
+    stall_chance_data: Array = ours(0.0)
+    """The same where only data parallelism spans the nodes."""
     loss_moved: Array = ours(0.0)
     """Bytes per logit that a stack's loss reads and writes in both passes; 0 where each byte of `logit_bytes` is
     written once and read once.
     """
     metric_losses: Array = ours(0.0)
     """Number of further computations of torch's loss, without gradients, for the trainer's metrics."""
+    eager_softmax: Array = ours(0.0)
+    """1 where a stack's eager attention casts the scores to fp32 for a softmax of its own kernel, which saves them."""
     dropout: Array = ours(0.0)
     blocking: Array = ours(0.0)
     """1 where the host waits for each kernel that it launches (CUDA_LAUNCH_BLOCKING=1)."""

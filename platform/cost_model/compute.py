@@ -81,11 +81,14 @@ def _misalignment(c: Columns, width: Array) -> Array:
     return np.where((c.compute_bytes == 2) & (c.pads_vocabulary == 0), slower, 1.0)
 
 
-def backward_matmul_s(columns: Columns, rows: Array, width: Array, depth: Array) -> Array:
+def backward_matmul_s(
+    columns: Columns, rows: Array, width: Array, depth: Array, *, weights: Columns | None = None
+) -> Array:
     """Returns the seconds of both products of the backward pass: the input's gradient and the weight's, which a frozen
-    weight lacks.
+    weight lacks. `weights` are the columns of the latter where they differ.
     """
-    return matmul_s(columns, rows, depth, width) + unless_frozen(columns, matmul_s(columns, depth, width, rows))
+    of_weights = matmul_s(weights or columns, depth, width, rows)
+    return matmul_s(columns, rows, depth, width) + unless_frozen(columns, of_weights)
 
 
 def unless_frozen(columns: Columns, amount: Array) -> Array:

@@ -51,6 +51,7 @@ UNFUSED_NORM_PASSES = constants.number("features", "UNFUSED_NORM_PASSES")
 UNFUSED_NORM_BYTES = constants.number("features", "UNFUSED_NORM_BYTES")
 HALF_DEPTH = constants.words("features", "HALF_DEPTH")
 FP8_SHARE = constants.number("features", "FP8_SHARE")
+FP8_ROWWISE = constants.number("features", "FP8_ROWWISE")
 FP8_CAST_BYTES = constants.number("features", "FP8_CAST_BYTES")
 FP8_EAGER_CAST_BYTES = constants.number("features", "FP8_EAGER_CAST_BYTES")
 
@@ -74,6 +75,8 @@ class TrainingWork:
     """Optimizer states per parameter."""
     gathered_bytes: float | None = None
     """Bytes of a block's parameter as FSDP2 gathers it; None for `compute_bytes`."""
+    is_rowwise: bool = False
+    """Whether FP8 products have a scale for each row."""
     compression: str = "none"
     adapter_rank: int = 0
     adapted: tuple[tuple[int, int], ...] = ()
@@ -97,6 +100,7 @@ class TrainingWork:
             state_bytes=2.0 if recipe.state_precision == "bf16" else 4.0,
             moments=2.0 if recipe.optimizer == "adamw" else 0.0,
             gathered_bytes=sizes.gathered,
+            is_rowwise=recipe.float8_scaling == "rowwise",
             compression=recipe.compression,
             adapter_rank=recipe.adapter_rank,
             adapted=tuple(recipe.adapted_layers.values()),
@@ -142,7 +146,7 @@ def features(
         "moments": work.moments,
         # Every engine of this project reduces and sums in the states' type.
         "gradient_bytes": work.state_bytes,
-        **_of_cluster(cluster, work.precision, work.model.head_dim),
+        **_of_cluster(cluster, work.precision, work.model.head_dim, FP8_ROWWISE if work.is_rowwise else 1.0),
         **layouts.engine_axes(),
         **_of_engine(work, layouts),
         **_of_kernels(work, layouts, cluster.device.architecture),
@@ -324,11 +328,15 @@ def _of_blocks(model: ModelSpec) -> dict[str, Array | float]:
     return values
 
 
-def _of_cluster(cluster: ClusterSpec, precision: str, head_dim: int) -> dict[str, Array | float]:
-    """Returns the columns of a cluster, for products computed in `precision` and heads of width `head_dim`."""
+def _of_cluster(
+    cluster: ClusterSpec, precision: str, head_dim: int, product_share: float = 1.0
+) -> dict[str, Array | float]:
+    """Returns the columns of a cluster, for products computed in `precision`, FP8 ones at `product_share` of their
+    usual rate, and heads of width `head_dim`.
+    """
     device = cluster.device
     peak = device.peak_tflops(precision) * 1e12
-    share = device.matmul_share * (FP8_SHARE if precision == "fp8" else 1.0)
+    share = device.matmul_share * (FP8_SHARE * product_share if precision == "fp8" else 1.0)
     if precision == "fp32":
         share = PLAIN_SHARE
     half_type = "fp16" if precision in ("fp16", "fp8") else "bf16"

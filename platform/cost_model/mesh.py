@@ -109,8 +109,18 @@ def tensor_s(c: Columns, boundary: Array, full: Mask) -> Array:
     around = (c.sequence_parallel > 0) & (ring.ranks > ring.in_node)
     exchange_s = np.where(around, np.maximum(2 * ring.gather_s(boundary), reduced), reduced)
     apart = 8.0 + np.where(full, 3.0 * checkpointed_share(c), 2.0 * c.selective_checkpointing)
+    # A gather of casts moves a byte a value, its scatter still 16 bits.
+    exchange_s = exchange_s * np.where(cast_ranks(c) > 1, (1 + 1 / c.compute_bytes) / 2, 1.0)
     total = np.where(c.own_mesh > 0, apart * ring.gather_s(boundary), exchange_s * np.where(full, 6.0, 4.0))
     return total * (1 - c.software.tensor_overlap)
+
+
+def cast_ranks(c: Columns) -> Array:
+    """Returns the number of ranks that share the FP8 casts of gathered values: TransformerEngine casts each rank's part
+    of the sequence before the gather (transformer_engine/pytorch/module/layernorm_linear.py,
+    `with_quantized_all_gather`).
+    """
+    return np.where((c.software.keeps_casts > 0) & (c.cast_bytes > 0) & (c.sequence_parallel > 0), c.tp, 1.0)
 
 
 def vocabulary_s(c: Columns, boundary: Array, residual: Array) -> Array:

@@ -170,6 +170,8 @@ def learn(
     )
     if not len(index):
         return nothing
+    places = _contrasted(places, index)
+    nothing = dataclasses.replace(nothing, places=places)
     variance = _noise(places, index, prior, waited) + np.square(noise)
     unscaled = _kernel(places, index, index, prior)
     stall = _stall_chance(places, index, prior)
@@ -182,6 +184,15 @@ def learn(
             )
             best = dataclasses.replace(best, prior=scaled, inverse=inverse, stalled=stalled, likelihood=likelihood)
     return best
+
+
+def _contrasted(places: GPInputs, index: Index) -> GPInputs:
+    """Returns the places with effects that count from the measured points' value, where all of them have the same one:
+    no measurement tells such an effect from the common error, so it must not carry the error to points without it.
+    """
+    measured = places.effects[index]
+    same = np.all(measured == measured[0], axis=0)
+    return dataclasses.replace(places, effects=places.effects - np.where(same, measured[0], np.float32(0.0)))
 
 
 def _inverse(kernel: Array, noise: Array, residuals: Array, stall: Array) -> tuple[Array, Mask, float]:

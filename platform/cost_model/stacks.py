@@ -40,7 +40,15 @@ def has(engine: str, fact: str) -> bool:
     return fact in table()["engines"].get(engine, {})
 
 
-COUNTED = ("host_forward_s", "host_backward_s", "host_pipe_s", "stall_chance", "stall_exchange_s")
+COUNTED = (
+    "host_forward_s",
+    "host_backward_s",
+    "host_pipe_s",
+    "stall_chance",
+    "stall_chance_data",
+    "stall_exchange_s",
+    "sigma",
+)
 """Facts that cannot be estimated from other stacks: unmeasured, the first two follow from the count of a block's
 kernels.
 """
@@ -49,17 +57,31 @@ _left_out: list[str] = []
 
 
 @contextlib.contextmanager
-def without(name: str) -> Generator[None]:
-    """Ignores in its context every fact that was fitted to the table `name`. Instead a stack has the fact of the stack
-    in its `like`; else, for a number that is not in `COUNTED`, the median over the other stacks.
+def without(*names: str) -> Generator[None]:
+    """Ignores in its context every fact that was fitted to one of the tables `names`. Instead a stack has the fact of
+    the stack in its `like`; else, for a number that is not in `COUNTED`, the median over the other stacks.
     """
-    _left_out.append(name)
+    _left_out.extend(names)
     _facts.cache_clear()
     try:
         yield
     finally:
-        _left_out.remove(name)
+        del _left_out[len(_left_out) - len(names) :]
         _facts.cache_clear()
+
+
+def tables_of(software: str) -> set[str]:
+    """Returns the tables to which a fact of this software was fitted, or of one that shares its code (`like`)."""
+    every = table()["stacks"]
+    akin = [facts for name, facts in every.items() if _root(name) == _root(software)]
+    return {
+        name for facts in akin for fact, entry in facts.items() if fact != "like" for name in entry.get("tables", ())
+    }
+
+
+def _root(software: str) -> str:
+    facts = table()["stacks"][software]
+    return _root(facts["like"]) if "like" in facts else software
 
 
 @functools.cache

@@ -10,7 +10,7 @@ import numpy as np
 
 from platform.cost_model import constants
 from platform.cost_model.columns import Array, Columns
-from platform.cost_model.links import devices_of, spans
+from platform.cost_model.links import SHARING, devices_of, spans
 from trainers.spec.layout_axes import CUTTING
 
 STALL_SIGMA = constants.number("regression", "STALL_SIGMA")
@@ -22,13 +22,15 @@ MOST_USUAL = 0.99
 
 
 def stall_chance(columns: Columns) -> Array:
-    """Returns the chance that a step stalls: a pipeline, or tensor parallelism over nodes, waits for all of its nodes,
-    each of which stalls independently with the stack's chance.
+    """Returns the chance that a step stalls: it waits for all of its nodes, each of which stalls independently with the
+    stack's chance. A pipeline, or tensor parallelism over nodes, waits at every micro-step; data parallelism alone once
+    a step, so that a node stalls it less often.
     """
     c = columns
     nodes = np.maximum(devices_of(c) / c.devices_per_node, 1.0)
     across = (c.is_piped & (nodes > 1)) | spans(c, *CUTTING["width"])
-    return np.where(across, 1 - (1 - c.software.stall_chance) ** nodes, 0.0)
+    often = np.where(across, c.software.stall_chance, np.where(spans(c, *SHARING), c.software.stall_chance_data, 0.0))
+    return 1 - (1 - often) ** nodes
 
 
 def stalled_s(columns: Columns) -> Array:

@@ -10,9 +10,10 @@ import numpy as np
 from platform.cost_model.calibration import calibrate, gp_inputs_of_rows
 from platform.cost_model.columns import Array, Mask, from_rows
 from platform.cost_model.memory import PeakMemory, outside_gib
-from platform.cost_model.predict import Prediction, predict
+from platform.cost_model.predict import Prediction
 from platform.cost_model.stalls import interval
 from platform.validate.published_run import PublishedRun, axes_of, resolved
+from platform.validate.readings import predict_read
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +40,8 @@ class Scored:
 
 
 STATED = (
-    "software", "attention_kernel", "fused", "compile", "offload", "zero_group", "tp_overlap", "matmul_precision",
+    "software", "attention_kernel", "fused", "compile", "offload", "zero_group", "tp_overlap", "dp_overlap", "cp_comm",
+    "matmul_precision",
     "precision", "seq_parallel", "flash_attention", "attention", "loss",
 )  # fmt: skip
 """Columns by which configurations differ even where the predictor maps them to the same value."""
@@ -76,9 +78,14 @@ def model_flops(run: PublishedRun) -> float:
     return run.model.flops_per_token(int(run.values["seq_len"])) * tokens
 
 
+def predicted(runs: Sequence[PublishedRun]) -> Prediction:
+    """Returns the prediction of each run, averaged over the readings of what its row leaves open."""
+    return predict_read([run.values for run in runs], [run.readings for run in runs])
+
+
 def score_table(runs: Sequence[PublishedRun], *, num_calibrate: int = 0) -> Scored:
     """Predicts merged `runs`, each cell calibrated by `num_calibrate` of its own configurations."""
-    prediction = predict(from_rows([run.values for run in runs]))
+    prediction = predicted(runs)
     measured = _measured_s(runs)
     used = np.zeros(len(runs), dtype=bool)
     times = _times(prediction)
@@ -93,11 +100,11 @@ def score_table(runs: Sequence[PublishedRun], *, num_calibrate: int = 0) -> Scor
 
 def score_by_others(runs: Sequence[PublishedRun], teaching: Sequence[PublishedRun]) -> Scored:
     """Predicts merged `runs` after learning from the measurements of `teaching`, which are runs of other cells."""
-    prediction = predict(from_rows([run.values for run in runs]))
+    prediction = predicted(runs)
     timed = [run for run in teaching if run.step_time_s is not None]
     both = [*timed, *runs]
     columns = from_rows([run.values for run in both])
-    every = predict(columns)
+    every = predicted(both)
     places = gp_inputs_of_rows([axes_of(run) for run in both], columns, every, num_measured=len(timed) or None)
     corrected = calibrate(places, every, np.arange(len(timed)), _measured_s(timed)).corrected
     return _scored(runs, prediction, _times(corrected)[:, len(timed) :], np.zeros(len(runs), dtype=bool))
@@ -168,8 +175,7 @@ def _search(runs: Sequence[PublishedRun], measured: Array, budget: int) -> tuple
 
     Runs without a time (out of memory) are never chosen: they carry no information about time.
     """
-    columns = from_rows([run.values for run in runs])
-    prediction = predict(columns)
+    columns, prediction = from_rows([run.values for run in runs]), predicted(runs)
     places = gp_inputs_of_rows([axes_of(run) for run in runs], columns, prediction)
     chosen: list[int] = []
     corrected = prediction

@@ -5,6 +5,7 @@ once, when a table is read; all that follows reads columns. A stated cell stands
 """
 
 import contextlib
+import functools
 import re
 from collections.abc import Mapping
 from typing import get_args
@@ -19,9 +20,13 @@ from trainers.spec.model import FlopsConvention
 STUDIES = (
     ("other", "aleph alpha", "aleph-alpha"),
     ("megatron-deepspeed", "vtrain", "vtrain"),
+    ("megatron-core", r"nemo\b|mlperf|dgx ?cloud", "nemo"),
+    ("megatron-core", r"flagperf|flagscale|(?:megatron|core)\D{0,20}202[34]", "megatron-core-2024"),
     ("torchtitan", r"torchtitan\D{0,20}2024", "torchtitan-2024"),
     ("torchtitan", r"torchtitan\D{0,20}2025", "torchtitan-2025"),
     ("megatron-deepspeed", "bigscience", "bigscience"),
+    ("other", r"kempner ?forge", "kempnerforge"),
+    ("other", r"xtuner", "xtuner"),
 )
 """(software, pattern of words, stack) of studies and years whose software has facts of its own."""
 _SOFTWARE = (
@@ -40,6 +45,8 @@ _SOFTWARE = (
     (r"deepspeed|\bzero\b", "deepspeed"),
     ("", "other"),
 )
+WORDS = ("source", "notes")
+"""Columns of prose."""
 _NOT = r"(?![ :=]*(?:n\b|no\b|off\b|false|none))"
 _INPUTS_ON_HOST = r"full cpu offload|zero-3 old branch|pa_cpu=y"
 _PARTITIONED = r"^(?!.*no partition-activations).*partition-activations"
@@ -56,6 +63,11 @@ _COLUMNS: Mapping[str, tuple[tuple[str, str | None], ...]] = {
         (r"offload[ :=]*(?:n\b|no\b|off\b|false|none|0\b)|(?:no|without)(?: cpu)?[ -]offload", ""),
         (r"cpu offload", "all"),
     ),
+    "dp_overlap": (
+        (r"(?:no|without) overlap|overlap[-_ ](?:grad|param)\w*[-_ a-z]*[ :=]+(?:no|off|false)\b", "no"),
+        (r"overlap[-_ ](?:grad|param|dp|all)|overlap\w* (?:of )?(?:all|the gradient|gradient|data[- ]parallel)", "yes"),
+    ),
+    "cp_comm": ((r"all[- ]to[- ]all|ulysses|a2a", "all_to_all"), (r"ring[- ]attention|\bring\b|p2p", "ring")),
     "optimizer": ((r"8-bit optimizer", "adam8bit"),),
     "launch_blocking": ((r"cuda_launch_blocking=1", "yes"),),
     "checkpoint_blocks": ((r"checkpoint-num-layers=(\d+)", None),),
@@ -63,10 +75,12 @@ _COLUMNS: Mapping[str, tuple[tuple[str, str | None], ...]] = {
     # sequences of 64 blocks would fill 51 GB of a 32 GB device.
     "checkpoint_inputs": (
         (rf"^(?!.*(?:no checkpoint-in-cpu|pa_cpu=n)).*(?:{_INPUTS_ON_HOST})", "host"),
+        (r"(?:activation|checkpoint)\w* (?:\w+ )?offload\w*|offload\w* (?:the )?(?:activation|checkpoint)", "host"),
         (rf"{_INPUTS_ON_HOST}|{_PARTITIONED}", "split"),
     ),
     "regathers": ((r"reshard\w*[ :=]+(?:always|true|yes|on)\b|reshard\w*(?: \w+){0,3} (?:every|each) micro", "yes"),),
     "schedule": ((r"interleav", "interleaved"),),
+    "loss_chunks": ((r"tiled\w*[- ](?:logits|loss|compute)", "8"),),
     "bucket_sizes": ((r"hf trainer", "auto"),),
     "bare_loop": ((r"bare loop", "yes"),),
     "node_gbps": ((r"(\d+) ?gbps (?:node|inter)", None),),
@@ -161,10 +175,12 @@ def _facts(row: Row, text: str) -> dict[str, str]:
         "software": _software(row, text),
         **{name: _match(text, patterns) for name, patterns in _COLUMNS.items()},
         **{noted_column(axis): value for axis, value in noted_kernels(row.get("notes", "")).items()},
+        "dp_overlap": _match(f"{text} {row.get('derived', '')}".lower(), _COLUMNS["dp_overlap"]),
         "eager": "yes" if _is_eager(row, text) else "",
         "node": _node(row, text),
         "matmul_precision": _match(precision, _PRECISIONS),
-        "gradient_precision": "fp32" if "fp32 grad" in precision else "",
+        "float8_scaling": "rowwise" if re.search(r"row[-_ ]?wise", f"{precision} {text}") else "",
+        "gradient_precision": "fp32" if "fp32 grad" in precision or "mp mode default" in text else "",
         "architecture": max((name for name in architectures.names() if name in model), key=len, default=""),
     }
     if facts["node"] == "jean-zay-a100" and "bigscience" in text:
@@ -175,6 +191,19 @@ def _facts(row: Row, text: str) -> dict[str, str]:
     return facts
 
 
+_READ = (
+    "strategy", "model", "gpu", "gpu_mem_gb", "precision", "software", "engine", "fused", "compile", "attention",
+    "attention_kernel", "notes", "derived",
+)  # fmt: skip
+"""Columns that `_facts` reads."""
+
+
+@functools.lru_cache(maxsize=4096)
+def _facts_of(text: str, cells: tuple[tuple[str, str], ...]) -> dict[str, str]:
+    """Returns `_facts` of a row's words and of the cells that it reads, which many rows of a table share."""
+    return _facts(dict(cells), text)
+
+
 def normalized(row: Row) -> Row:
     """Returns `row` with the facts in its words as columns; `from_words` lists those that were blank.
 
@@ -182,8 +211,8 @@ def normalized(row: Row) -> Row:
     out of a simulator's configuration goes. NVLink is wired into an SXM board: a simulator's slower figure is the rate
     at which it expects collectives to run.
     """
-    text = " ".join(row.get(name, "") for name in ("source", "notes")).lower()
-    facts = _facts(row, text)
+    text = " ".join(row.get(name, "") for name in WORDS).lower()
+    facts = _facts_of(text, tuple((name, row[name]) for name in _READ if name in row))
     filled = {name: value for name, value in facts.items() if value and not row.get(name)}
     result = {**row, **filled, "software": facts["software"]}
     if re.search(_FUSED_LOSS, text) and "loss" not in row.get("fused", "").split(";"):

@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 
 from platform.cost_model.columns import Array, Mask
-from platform.validate.evaluation import Scored, cells_of
+from platform.validate.evaluation import STATED, Scored, cells_of
 
+TWINS = 1.5
+_OF_ZERO = ("zero_stage", "dp_replicate", "dp_shard")
 NEAR_BEST = 1.5
 """Multiple of a cell's best time within which a row counts as undisturbed."""
 
@@ -85,11 +87,14 @@ def regret(scored: Scored, rows: Sequence[int]) -> float | None:
     """Returns the relative excess time of a cell's predicted best over its true best; None below four timed
     configurations, and where all of them were used as measurements, so that none is predicted.
 
+    Rows that a stall may have disturbed are left out (`disturbed`): of one recorded run none can tell which it was.
+
     The predicted best has the least expected time among rows that are predicted to fit or measured; among all, if there
     are none. Several rows with the same least time count with the mean of their regrets. Rows that ran out of memory
     have no time; `first_choice_is_oom` covers them.
     """
-    timed = np.array([row for row in rows if np.isfinite(scored.measured_s[row])], dtype=int)
+    away = disturbed(scored, rows)
+    timed = np.array([row for row in rows if np.isfinite(scored.measured_s[row]) and row not in away], dtype=int)
     if len(timed) < 4 or scored.used[timed].all():
         return None
     fitting = timed[scored.predicted_fits[timed] | scored.used[timed]]
@@ -97,6 +102,24 @@ def regret(scored: Scored, rows: Sequence[int]) -> float | None:
     seconds = _best_known_s(scored)
     best = among[_is_least(seconds[among])]
     return float(scored.measured_s[best].mean() / scored.measured_s[timed].min() - 1)
+
+
+def disturbed(scored: Scored, rows: Sequence[int]) -> frozenset[int]:
+    """Returns the rows of a cell that have a twin, which differs in the ZeRO stage alone, with a time more than `TWINS`
+    times as long or as short: no stage explains that, so that one of both stalled.
+    """
+    twins: dict[tuple[object, ...], list[int]] = {}
+    for row in rows:
+        run = scored.runs[row]
+        if np.isfinite(scored.measured_s[row]) and run.layout["zero_stage"] in (0, 1):
+            key = (
+                *((name, value) for name, value in run.layout.items() if name not in _OF_ZERO),
+                run.values["micro_batch"],
+                tuple(run.row.get(name, "") for name in STATED),
+            )
+            twins.setdefault(key, []).append(row)
+    times = scored.measured_s
+    return frozenset(row for some in twins.values() if max(times[some]) > TWINS * min(times[some]) for row in some)
 
 
 def first_choice_is_oom(scored: Scored, rows: Sequence[int]) -> bool:

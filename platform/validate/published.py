@@ -66,6 +66,7 @@ def stack_features(row: Row, work: TrainingWork, cluster: ClusterSpec, split: fl
     searched = of_this_project and not row.get("bare_loop")
     _, state_bytes, low_gradient_bytes = precision_of(row)
     whole_sums = has(engine, "sums_in_states_type") or searched
+    usual_sums = state_bytes if whole_sums else max(low_gradient_bytes, work.compute_bytes)
     fused = compile_of(row) != "none" if of_this_project else row.get("eager") != "yes"
     loss = loss_of(row, flash)
     stepwise = work.modules.stepwise_activation if work.modules else None
@@ -77,7 +78,7 @@ def stack_features(row: Row, work: TrainingWork, cluster: ClusterSpec, split: fl
     }
     forward, backward = activation_passes(stepwise, **mlp)
     features = {
-        **stack_costs(software, row.get("tp_overlap", "")),
+        **stack_costs(software, row.get("tp_overlap", ""), row.get("dp_overlap", ""), row.get("cp_comm", "")),
         "rate_sigma": 0.0 if of_this_project else matmul_ratio(software, cluster.device.architecture)[1],
         **_host_costs(row, fused=fused),
         "vocab": model.vocab_size
@@ -92,6 +93,7 @@ def stack_features(row: Row, work: TrainingWork, cluster: ClusterSpec, split: fl
         "repeats_core_alone": float(fact(software, "repeats_core_alone", False)),
         "fused": float(fused),
         "fused_softmax": float(fused),
+        "eager_softmax": float(row.get("attention_kernel") == "eager" and fact(software, "softmax_in_fp32", False)),
         "unfused_norm_passes": UNFUSED_NORM_PASSES * ("norm" in lacks),
         "unfused_norm_bytes": UNFUSED_NORM_BYTES * ("norm" in lacks),
         "rotary": float(model.position == "rotary") * (2.0 if "rope" in lacks else 1.0),
@@ -106,16 +108,27 @@ def stack_features(row: Row, work: TrainingWork, cluster: ClusterSpec, split: fl
         "reduces_whole": float(of_this_project or flash),
         "dropout": float(not of_this_project and not flash),
         "blocking": float(row.get("launch_blocking") == "yes"),
-        "gradient_bytes": state_bytes if whole_sums else max(low_gradient_bytes, work.compute_bytes),
+        "gradient_bytes": 4.0 if row.get("gradient_precision") else float(fact(software, "reduced_bytes", usual_sums)),
     }
     if not row.get("attention"):
-        # The device's rate is already of the kernel where a stack has one of its own.
-        of_kernel = flash_ratio(software, cluster.device.architecture) is None
-        rate = FLASH_RATE.get(row.get("attention_kernel", ""), 1.0) if of_kernel else 1.0
-        features["flash"] = rate if flash else 0.0
+        features["flash"] = _flash_rate(row, cluster) if flash else 0.0
+    if parameters := fact(software, "bucket_parameters", 0):
+        features["bucket_bytes"] = parameters * features["gradient_bytes"]
     if row.get("bucket_sizes") == "auto":  # the Hugging Face Trainer's "auto" bucket holds hidden_size^2 elements
         features["bucket_bytes"] = model.hidden_size**2 * 2.0
     return features
+
+
+def _flash_rate(row: Row, cluster: ClusterSpec) -> float:
+    """Returns the rate of fused attention over that of the cluster's devices, which is already the stack's own where it
+    has a kernel of its own: a row that states another one has that one's.
+    """
+    software, kernel = software_of(row), row.get("attention_kernel", "")
+    own = flash_ratio(software, cluster.device.architecture)
+    if own is None:
+        return FLASH_RATE.get(kernel, 1.0)
+    is_own = kernel in ("", fact(software, "flash_kernel", ""))
+    return 1.0 if is_own else FLASH_RATE.get(kernel, 1.0) / own
 
 
 def _host_costs(row: Row, *, fused: bool) -> dict[str, float]:
@@ -166,7 +179,7 @@ def _loss_bytes(row: Row, loss: str, work: TrainingWork, split: float) -> dict[s
     if split > 1 and fact(software, "gathers_logits", False):
         logit = (logit + 2 * work.compute_bytes) * split
     moved = 0.0 if loss == "fused" else float(fact(software, "loss_moved_bytes", 0.0))
-    chunks = float(fact(software, "loss_chunks", 1))
+    chunks = number(row, "loss_chunks") or float(fact(software, "loss_chunks", 1))
     if chunks == 1:
         return {"logit_bytes": logit, "loss_moved": moved}
     gradient = (4.0 + work.compute_bytes) * model.hidden_size * split / model.vocab_size

@@ -20,7 +20,9 @@ from platform.cost_model.mesh import STAGE_COLUMNS
 from platform.cost_model.predict import predict
 from platform.cost_model.stacks import fact, runs
 from platform.validate.cells import Row, choice, number, positive_number, within_node
+from platform.validate.facts import WORDS
 from platform.validate.published import modules_of, moments_of, precision_of, stack_features
+from platform.validate.readings import Reading, open_facts, recomputation_chances
 from platform.validate.row_parts import batch_of, cluster_of_row, layout_of_row, model_of
 from platform.validate.row_software import STAGES, software_of
 from trainers.records.measurement import TIMED, Outcome
@@ -28,10 +30,16 @@ from trainers.spec.layout_axes import CUTTING, DATA_PARALLEL, MODEL_PARALLEL
 from trainers.spec.model import FlopsConvention, ModelSpec
 
 GUESSED = "software not stated, taken for {} by the words of source and notes"
-UNSTATED_CHECKPOINTING = "activation_ckpt not stated, taken for the least with which the run fits"
+UNSTATED_CHECKPOINTING = "activation_ckpt not stated, averaged over what may fit"
+OPEN = "{} not stated, averaged over what it may be"
 CONFIGURED_CHECKPOINTING = "activation_ckpt is a simulator's, taken for none where the run fits without"
 CELL = ("model", "gpu", "gpus", "seq_len", "global_batch", "recipe")
 """Columns that are equal in all runs of a cell; runs of one cell compete. Published tables state no recipe."""
+
+FIGURES = ("iter_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu", "hfu", "peak_mem_gb", *WORDS)
+"""Columns that do not say what ran: figures, and words, whose facts are columns."""
+LEAST_CHANCE = 0.01
+"""Chance below which a way to recompute is left out."""
 
 PeakKind = Literal["allocated", "reserved", "device"]
 """Kinds of a peak: of the allocator's tensors, of its reserved memory, or of the whole device."""
@@ -42,7 +50,8 @@ AXES = {
     "values": ("checkpoint_blocks", "micro_batch"),
     "texts": (
         "attention", "flash_attention", "attention_kernel", "fused", "loss", "compile", "optimizer", "state_precision",
-        "seq_parallel", "tp_overlap", "zero_group",
+        "seq_parallel", "tp_overlap", "dp_overlap", "cp_comm",
+        "zero_group",
     ),
 }  # fmt: skip
 """Parts of a run that are axes: words and numbers of its layout, values of its stack, and texts of its row."""
@@ -70,6 +79,8 @@ class PublishedRun:
     assumed: tuple[str, ...] = ()
     """Assumptions about facts that the row does not state, in words that rows share."""
     num_merged: int = 1
+    readings: tuple[Reading, ...] = ()
+    """Other values of facts that the row does not state."""
 
     @property
     def allocated_gib(self) -> float | None:
@@ -92,6 +103,7 @@ def _columns(row: Row, model: ModelSpec, cluster: ClusterSpec, layout: Mapping[s
         state_bytes=state_bytes,
         moments=moments_of(row, model, stages),
         gathered_bytes=1.0 if row.get("engine") and row["precision"] == "fp8_tensorwise" else None,
+        is_rowwise=row.get("float8_scaling") == "rowwise",
         compression=row.get("compression", "") or "none",
     )
     return features(
@@ -141,17 +153,39 @@ def interpret(row: Row, *, measured: bool = True) -> PublishedRun:
     assumed = (*assumed, *_not_run(row))
     configured = _is_configured(row)
     if (row["activation_ckpt"] and not configured) or row.get("engine") or row["status"] != "ok":
-        return dataclasses.replace(_interpret(row, measured=measured), assumed=assumed)
+        return _with_readings(_interpret(row, measured=measured), assumed)
+    if configured:
+        run = _interpret({**row, "activation_ckpt": "none"}, measured=measured)
+        if not predict(from_rows([run.values])).fits.all():
+            run = _interpret(row, measured=measured)
+        return dataclasses.replace(run, row=row, assumed=(*assumed, CONFIGURED_CHECKPOINTING))
     # A completed run did fit, and more recomputation than it needs to fit would have cost time.
-    less, most_recomputed = (("none",), row["activation_ckpt"]) if configured else (("none", "selective"), "full")
-    for recomputed in less:
-        run = _interpret({**row, "activation_ckpt": recomputed}, measured=measured)
-        if predict(from_rows([run.values])).fits.all():
-            break
-    else:
-        run = _interpret({**row, "activation_ckpt": most_recomputed}, measured=measured)
-    assumption = CONFIGURED_CHECKPOINTING if configured else UNSTATED_CHECKPOINTING
-    return dataclasses.replace(run, row=row, assumed=(*assumed, assumption))
+    ways = [_interpret({**row, "activation_ckpt": way}, measured=measured) for way in ("none", "selective", "full")]
+    needed = predict(from_rows([way.values for way in ways])).memory.needed_gib
+    chances = recomputation_chances(ways[0].values["capacity_gib"], needed.tolist())
+    likeliest = chances.index(max(chances))
+    readings = tuple(
+        Reading(fact="activation_ckpt", chance=chance, values=way.values)
+        for way, chance in zip(ways, chances, strict=True)
+        if way is not ways[likeliest] and chance > LEAST_CHANCE
+    )
+    run = dataclasses.replace(ways[likeliest], readings=readings)
+    return dataclasses.replace(_with_readings(run, (*assumed, UNSTATED_CHECKPOINTING)), row=row)
+
+
+def _with_readings(run: PublishedRun, assumed: tuple[str, ...]) -> PublishedRun:
+    """Returns the run with the readings of its row's open facts of two values, and what is assumed of them."""
+    readings, named = list(run.readings), list(assumed)
+    if not run.row.get("engine"):
+        stages, replicas = (run.values[name] for name in ("pp", "dp"))
+        for name, rows, chance in open_facts(
+            run.row, layers=run.model.num_layers, stages=stages, num_replicas=replicas
+        ):
+            values = [_interpret(row, measured=False).values for row in rows]
+            other, share = (values[1], 1 - chance) if values[0] == run.values else (values[0], chance)
+            readings.append(Reading(fact=name, chance=share, values=other))
+            named.append(OPEN.format(name))
+    return dataclasses.replace(run, readings=tuple(readings), assumed=tuple(named))
 
 
 def _not_run(row: Row) -> Iterator[str]:
@@ -218,17 +252,8 @@ def _interpret(row: Row, *, measured: bool) -> PublishedRun:
     if cap is not None:
         # The cap limits the allocator only: context and communicators are outside it.
         values["capacity_gib"] = min(values["capacity_gib"], cap + outside_gib(values))
-    oom = row["status"] in ("oom", "crash_or_oom")
-    untimed = oom or row.get("outcome", "ok") not in ("", *TIMED)
-    step_time_s = None if untimed else _step_time_s(row, values, model)
-    of_this_project = bool(row.get("engine"))
-    peak = number(row, "peak_mem_gb")
-    if peak is not None and of_this_project:
-        peak *= 1e9 / 2**30
-    if measured and step_time_s is None and peak is None and not oom:
-        raise ValueError("neither time, memory nor OOM printed")
     stated = {**row, "global_batch": f"{values['global_batch']:g}"}
-    return PublishedRun(
+    run = PublishedRun(
         row=row,
         cell=tuple(stated.get(name, "") for name in CELL),
         model=model,
@@ -236,11 +261,52 @@ def _interpret(row: Row, *, measured: bool) -> PublishedRun:
         precision=precision_of(row)[0],
         layout=layout,
         values=values,
-        step_time_s=step_time_s,
-        peak_memory_gib=peak,
-        peak_kind="allocated" if of_this_project else fact(software_of(row), "memory_printed", "device"),
-        out_of_memory=oom,
+        step_time_s=None,
+        peak_memory_gib=None,
+        peak_kind="allocated" if row.get("engine") else fact(software_of(row), "memory_printed", "device"),
+        out_of_memory=row["status"] in ("oom", "crash_or_oom"),
     )
+    return _with_figures(run, row, measured=measured)
+
+
+def _with_figures(run: PublishedRun, row: Row, *, measured: bool) -> PublishedRun:
+    """Returns the run with what `row` measured.
+
+    Raises:
+        ValueError: `measured`, and it has no figure.
+    """
+    untimed = run.out_of_memory or row.get("outcome", "ok") not in ("", *TIMED)
+    step_time_s = None if untimed else _step_time_s(row, run.values, run.model)
+    peak = number(row, "peak_mem_gb")
+    if peak is not None and row.get("engine"):
+        peak *= 1e9 / 2**30
+    if measured and step_time_s is None and peak is None and not run.out_of_memory:
+        raise ValueError("neither time, memory nor OOM printed")
+    return dataclasses.replace(run, row=row, step_time_s=step_time_s, peak_memory_gib=peak)
+
+
+class RowReader:
+    """Interprets the rows of tables; rows that differ in their figures alone are read once."""
+
+    def __init__(self) -> None:
+        self._read: dict[tuple[tuple[str, str], ...], PublishedRun | str] = {}
+
+    def run_of(self, row: Row, *, measured: bool = True) -> PublishedRun:
+        """Returns the run of a row, as `interpret` does.
+
+        Raises:
+            ValueError: names what is missing, unknown or contradictory.
+        """
+        key = tuple((name, cell) for name, cell in row.items() if cell and name not in FIGURES)
+        if key not in self._read:
+            try:
+                self._read[key] = interpret(row, measured=False)
+            except ValueError as error:
+                self._read[key] = str(error)
+        known = self._read[key]
+        if isinstance(known, str):
+            raise ValueError(known)
+        return _with_figures(known, row, measured=measured)
 
 
 def axes_of(run: PublishedRun) -> dict[str, str | int]:

@@ -203,7 +203,8 @@ def layout_of_row(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str,
     stage = stage_of(strategy, software_of(row), 1 if row.get("regathers") == "yes" else stages)
     shard = dp if stage or has(engine, "shards_at_stage_0") else 1.0
     virtual = _virtual_stages(row, model, stages)
-    every = "grad_sync" not in row and has(engine, "reduces_every_micro_step") and stages == 1
+    usual = fact(software_of(row), "grad_sync", "every" if has(engine, "reduces_every_micro_step") else "last")
+    every = "grad_sync" not in row and usual == "every" and has(engine, "reduces_every_micro_step") and stages == 1
     if strategy == "hsdp":  # context-parallel ranks hold the same parameters, so they share shards too
         shard = min(shard * tokens, cluster.devices_per_node) / tokens
     if stage or strategy == "hsdp":

@@ -16,7 +16,8 @@ NEEDED = (
 )  # fmt: skip
 _CODES = (
     "strategy", "activation_ckpt", "flash_attention", "seq_parallel", "status", "software", "attention_kernel", "fused",
-    "tp_overlap", "matmul_precision", "gradient_precision", "eager", "launch_blocking", "checkpoint_inputs",
+    "tp_overlap", "dp_overlap", "cp_comm", "matmul_precision", "gradient_precision", "eager", "launch_blocking",
+    "checkpoint_inputs", "float8_scaling",
     "regathers", "schedule", "bucket_sizes", "bare_loop", "flops", "node", "architecture",
 )  # fmt: skip
 """Columns of fixed words, whose case does not matter."""

@@ -10,7 +10,7 @@ from platform.common.errors import InputError
 from platform.validate.cells import Row
 from platform.validate.evaluation import Scored, cells_of, constant_mfu, merged, score_table
 from platform.validate.metrics import Scores, scores
-from platform.validate.published_run import CELL, PublishedRun, interpret, label_of
+from platform.validate.published_run import CELL, PublishedRun, RowReader, label_of
 
 JSON_KEYS = (
     "rows_scored",
@@ -134,14 +134,15 @@ def _interpreted(rows: Sequence[Row]) -> _Interpreted:
         InputError: none can.
     """
     read = _Interpreted(runs=[], unmeasured=[], reasons=collections.Counter(), left_out_cells=collections.Counter())
+    reader = RowReader()
     for row in rows:
         try:
-            read.runs.append(interpret(row))
+            read.runs.append(reader.run_of(row))
         except ValueError as error:
             read.reasons[str(error)] += 1
             read.left_out_cells[tuple(row.get(name, "") for name in CELL)] += 1
             with contextlib.suppress(ValueError):
-                read.unmeasured.append(interpret(row, measured=False))
+                read.unmeasured.append(reader.run_of(row, measured=False))
     if not read.runs:
         commonest = "; ".join(f"{reason} ({count} rows)" for reason, count in read.reasons.most_common(3))
         raise InputError(f"none of {len(rows)} rows can be scored: {commonest or 'the table is empty'}")

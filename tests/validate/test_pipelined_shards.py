@@ -39,7 +39,7 @@ def test_parameters_stay_gathered_and_gradients_are_reduced_once(strategy: str) 
 )
 def test_a_row_may_state_that_they_are_gathered_anew(changes: dict[str, str]) -> None:
     stage, sync, data_s = of(**changes)
-    assert (stage, sync) == (3, "last") and data_s > 2 * of()[2]
+    assert (stage, sync) == (3, "last") and data_s > 1.5 * of()[2]
 
 
 def test_without_a_pipeline_each_micro_batch_gathers_and_reduces() -> None:

@@ -1,5 +1,6 @@
 """Costs of a dense block: four products around attention and an activation. The base of the other kinds' costs."""
 
+import dataclasses
 import functools
 import operator
 
@@ -35,14 +36,19 @@ class DenseCosts:
     def products_s(self, c: Columns, tokens: Array) -> tuple[Array, Array]:
         """Returns the seconds (forward, backward) of four products: into attention and out of it, up and down."""
         h, heads, inner = c.hidden, c.attention_width, c.blocks["ffn"] / c.tp
-        shapes = (
-            ((heads + 2 * c.kv_width) / c.tp, h),
-            (h, heads / c.tp),
-            (inner * (1 + c.blocks["gated"]), h),
-            (h, inner),
+        into = (((heads + 2 * c.kv_width) / c.tp, h), (inner * (1 + c.blocks["gated"]), h))
+        out = ((h, heads / c.tp), (h, inner))
+        # Values of the hidden width are cast before they are gathered, by each rank its own.
+        wide = (
+            dataclasses.replace(c, cast_bytes=c.cast_bytes / mesh.cast_ranks(c))
+            if np.any(c.software.keeps_casts)
+            else c
         )
-        forward = (matmul_s(c, tokens, *shape) for shape in shapes)
-        backward = (backward_matmul_s(c, tokens, *shape) for shape in shapes)
+        forward = [*(matmul_s(wide, tokens, *shape) for shape in into), *(matmul_s(c, tokens, *shape) for shape in out)]
+        backward = [
+            *(backward_matmul_s(c, tokens, *shape, weights=wide) for shape in into),
+            *(backward_matmul_s(wide, tokens, *shape, weights=c) for shape in out),
+        ]
         return functools.reduce(operator.add, forward), functools.reduce(operator.add, backward)
 
     def last_product_s(self, c: Columns, tokens: Array) -> Array:
@@ -104,18 +110,26 @@ class DenseCosts:
         # the output.
         inner = np.where(widens_gelu(c), 8.0, c.inner_copies) * c.blocks["ffn"]
         a_value = 2 * residual + 2 * c.software.dropout + c.software.unfused_norm_bytes
-        gathered = 2 * c.compute_bytes * (held + (1 - held) / split)
+        # Where products keep their casts, attention's output is held beside its own.
+        is_cast = (c.software.keeps_casts > 0) & (c.cast_bytes > 0)
+        narrower = np.where(is_cast, c.compute_bytes - 1, 0.0)
+        gathered = 2 * (c.compute_bytes - narrower) * (held + (1 - held) / split)
         replicated = (a_value / split + gathered) * c.hidden
         copied = c.attention_width * ((c.software.copies_attention > 0) & (c.micro_batch > 1))
         sharded = c.compute_bytes * (2 * c.attention_width + 2 * c.kv_width + copied + inner) / c.tp
+        sharded = sharded + (np.where(is_cast, c.attention_width, 0.0) - narrower * c.blocks["ffn"]) / c.tp
         per_score = c.compute_bytes + c.software.dropout * (1 + c.compute_bytes)
         per_score = per_score + np.where(
             casts_softmax(c), np.where(c.fused > 0, (c.compiled_calls > 0) * c.compute_bytes, EAGER_SCORE_BYTES), 0.0
         )
+        per_score = per_score + EAGER_SCORE_BYTES * c.software.eager_softmax
         scores = np.where(c.flash > 0, 0.0, per_score * c.heads * c.seq_len / c.tp)
         # Selective checkpointing does not save the attention core, of which the scores are the largest part.
         saved_scores = np.where(c.selective_checkpointing > 0, 0.0, scores)
         transient = tokens * c.compute_bytes * (2 * c.blocks["ffn"] / c.tp + 2 * c.hidden)
+        # The fp32 scores before the softmax, and their gradient.
+        wide_scores = 2 * EAGER_SCORE_BYTES * c.software.eager_softmax * c.heads * c.seq_len / c.tp
+        transient = transient + np.where(c.flash > 0, 0.0, tokens * wide_scores)
         transient = transient + np.where(c.selective_checkpointing > 0, tokens * scores, 0.0)
         # This project's selective checkpointing saves a block's input and the outputs of its products and fused
         # attention. A compiled block does not save the last product: nothing in the backward pass reads it, unless a

@@ -1,21 +1,42 @@
-"""Seconds of context parallelism: keys and values of a sequence's parts go from rank to rank."""
+"""Seconds of context parallelism: keys and values of a sequence's parts go from rank to rank, or heads do."""
 
 import numpy as np
 
+from platform.cost_model import constants
 from platform.cost_model.columns import Array, Columns, Mask, checkpointed_share
+from platform.cost_model.hardware import BANDWIDTH_SHARE
 from platform.cost_model.links import Ring
+
+MERGED_BYTES = constants.words("cp", "MERGED_BYTES")
 
 
 def block_s(c: Columns, tokens: Array, full: Mask) -> Array:
-    """Returns the seconds of one block and micro-batch: keys and values go round a ring in each pass, as far as
-    attention does not hide it; a third round returns their gradients (Ring Attention, arXiv 2310.01889, section 3).
-    Half is assumed hidden.
+    """Returns the seconds of one block and micro-batch.
+
+    In a ring keys and values go round in each pass, as far as attention does not hide it; a third round returns their
+    gradients (Ring Attention, arXiv 2310.01889, section 3). Half is assumed hidden. The results of each part of the
+    keys are merged in fp32.
+
+    In an all-to-all each rank gets some heads of the whole sequence: queries, keys and values before attention, its
+    output after it, and their gradients (DeepSpeed Ulysses, arXiv 2309.14509, section 3). Nothing of it is hidden.
 
     This project's blocks gather keys and values in one collective, which attention waits for, and scatter their
     gradients. Recomputation gathers them again.
     """
     ring = Ring.along(c, "cp")
-    gathered = tokens * ring.ranks * 2 * c.kv_width / c.parts("width") * c.compute_bytes
-    rounds = 0.5 * 3 * gathered * (ring.ranks - 1) / ring.ranks / ring.bandwidth
+    kept = 2 * c.kv_width / c.parts("width") * c.compute_bytes
+    gathered = tokens * ring.ranks * kept
+    again = np.where(full, checkpointed_share(c), 0.0)
+    rounds = 0.5 * 3 * gathered * (ring.ranks - 1) / ring.ranks / ring.bandwidth + _merging_s(c, tokens, 2.0 + again)
+    if np.any(c.software.exchanges_heads):
+        sent = tokens * (kept + 2 * c.attention_width / c.parts("width") * c.compute_bytes)
+        rounds = np.where(c.software.exchanges_heads > 0, (2.0 + again) * ring.exchange_s(sent), rounds)
     apart = 2.0 + np.where(full, checkpointed_share(c), c.selective_checkpointing)
     return np.where(ring.ranks > 1, np.where(c.own_mesh > 0, apart * ring.gather_s(gathered), rounds), 0.0)
+
+
+def _merging_s(c: Columns, tokens: Array, passes: Array) -> Array:
+    """Returns the seconds of merging the results, or in the backward pass the gradients, of all parts but the first."""
+    moved = np.where(c.software.merges_eagerly > 0, MERGED_BYTES["eager"], MERGED_BYTES["fused"])
+    values = tokens * c.attention_width / c.parts("width") * (c.parts("tokens") - 1)
+    return passes * values * moved / (c.bandwidth * BANDWIDTH_SHARE)

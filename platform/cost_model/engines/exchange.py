@@ -10,6 +10,7 @@ from platform.cost_model.engines.base import Load
 from platform.cost_model.links import SHARING, Ring, inside
 
 OVERLAP_SLOWDOWN = constants.number("exchange", "OVERLAP_SLOWDOWN")
+RING_UNITS = constants.number("exchange", "RING_UNITS")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,6 +18,11 @@ class Buckets:
     """Gradients of one rank, split into buckets that are reduced over all ranks, one after the other."""
 
     ring: Ring
+    """All ranks that hold the same parameters, or share them out."""
+    owners: Ring
+    """The ranks that share one copy of what the ZeRO stage shards: all, or each group of fewer."""
+    across: Ring
+    """The ranks of different groups that own the same part."""
     num_bytes: Array
     """Exchanged bytes of all gradients, after compression."""
     count: Array
@@ -26,7 +32,14 @@ class Buckets:
         """Returns the buckets of a rank's `owned` parameters."""
         num_bytes = owned * c.gradient_bytes * c.compression
         count = np.maximum(np.ceil(num_bytes / np.maximum(c.bucket_bytes, 1.0)), 1.0)
-        return cls(ring=Ring.along(c, *SHARING), num_bytes=num_bytes, count=count)
+        stride, ranks = inside(c, *SHARING), c.ranks(SHARING)
+        return cls(
+            ring=Ring.along(c, *SHARING),
+            owners=Ring.of(c, c.shard, stride=stride),
+            across=Ring.of(c, ranks / c.shard, stride=stride * c.shard),
+            num_bytes=num_bytes,
+            count=count,
+        )
 
     @property
     def reduced_s(self) -> Array:
@@ -35,8 +48,30 @@ class Buckets:
 
     @property
     def scattered_s(self) -> Array:
-        """Seconds to reduce-scatter all buckets to the ranks that own their parts."""
-        return self.count * self.ring.gather_s(self.num_bytes / self.count)
+        """Seconds to reduce-scatter all buckets to the ranks that own their parts; groups of owners then all-reduce
+        each part among them.
+        """
+        bucket = self.num_bytes / self.count
+        return self.count * (self.owners.gather_s(bucket) + self.across.all_reduce_s(bucket / self.owners.ranks))
+
+
+def slowdown(c: Columns, ring: Ring) -> Array:
+    """Returns the share of a hidden collective's seconds by which it slows the compute beside it: its channels' units
+    are lost, and its memory traffic grows with the bytes per second that it moves.
+
+    `OVERLAP_SLOWDOWN` was measured on the links inside a node; between nodes less moves in a second.
+    """
+    units = RING_UNITS / np.maximum(c.units, RING_UNITS)
+    traffic = np.maximum(OVERLAP_SLOWDOWN - units, 0.0)
+    return units + traffic * np.minimum(ring.bandwidth / ring.intra_bandwidth, 1.0)
+
+
+def exposed_s(c: Columns, ring: Ring, seconds: Array, one: Array, room: Array) -> Array:
+    """Returns what shows of collectives of `seconds` beside `room` seconds of compute: all but what runs beside it, the
+    `one` that nothing is left to hide, and what the others slow compute.
+    """
+    hidden = np.minimum(np.maximum(seconds - one, 0.0), room)
+    return seconds - hidden * (1 - slowdown(c, ring))
 
 
 def syncs(c: Columns) -> Array:
@@ -49,7 +84,7 @@ def scattered_s(c: Columns, owned: Array) -> Array:
     parameters all-gathered in their own type, together as many bytes as an all-reduce (arXiv 1910.02054, section 7.1).
     """
     buckets = Buckets.of(c, owned)
-    return syncs(c) * buckets.scattered_s + buckets.ring.gather_s(owned * c.compute_bytes)
+    return syncs(c) * buckets.scattered_s + buckets.owners.gather_s(owned * c.compute_bytes)
 
 
 def units_s(
@@ -61,7 +96,7 @@ def units_s(
     gathers_again: Array,
     near: Array,
     reductions: Array,
-    hidden: Array,
+    hidden: Array | None,
     stored_bytes: Array,
 ) -> Array:
     """Returns the exposed seconds per step where units (blocks) are gathered for each pass and their gradients
@@ -69,7 +104,8 @@ def units_s(
 
     Each exchange takes `collectives` collectives. A micro-step has `gathers` gathers over all ranks that share the
     parameters, `gathers_again` gathers over the `near` ranks that hold them between the passes, and `reductions`
-    reductions. Compute hides the share `hidden` of these. A parameter on the host has `stored_bytes`.
+    reductions. Compute hides the share `hidden` of these; where it is None, all but `slowdown`. A parameter on the host
+    has `stored_bytes`.
     """
     stride, per_layer = inside(c, *SHARING), c.rank_block
     unit = Ring.of(c, c.shard, stride=stride)
@@ -85,13 +121,17 @@ def units_s(
         scatter = np.where(c.adapter_rank > 0, of_adapters, scatter)
         reduced = np.where(c.adapter_rank > 0, c.adapter_block, per_layer)
     across = Ring.of(c, c.ranks(SHARING) / c.shard, stride=stride * c.shard)
-    reduction = scatter + across.all_reduce_s(reduced * c.gradient_bytes / c.shard)
-    talk = load.blocks / per_layer * (gathers * gather + gathers_again * second + reductions * reduction)
+    num_units = load.blocks / per_layer
+    talk = num_units * (gathers * gather + gathers_again * second + reductions * scatter)
+    # Replicas of shards reduce on links and a stream of their own (torch/distributed/fsdp, `all_reduce_stream`).
+    apart = num_units * reductions * across.all_reduce_s(reduced * c.gradient_bytes / c.shard)
     trained_outside = np.where(c.adapter_rank > 0, 0.0, outside) if c.has_adapters else outside
     gathered = 2 * c.compute_bytes * outside + c.gradient_bytes * trained_outside
     ends = gathered / unit.bandwidth * (c.shard - 1) / c.shard
     ends = ends + across.all_reduce_s(trained_outside * c.gradient_bytes / c.shard)
-    exposed = talk - np.minimum(talk, load.slot) * hidden + gather + scatter
+    near_share, far_share = (1 - slowdown(c, ring) if hidden is None else hidden for ring in (unit, across))
+    apart = apart - np.minimum(apart, load.slot) * far_share
+    exposed = talk - np.minimum(talk, load.slot) * near_share + apart + gather + scatter
     return c.grad_accum * exposed + ends
 
 

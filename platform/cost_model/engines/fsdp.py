@@ -8,7 +8,7 @@ from platform.cost_model import constants
 from platform.cost_model.columns import Array, Columns
 from platform.cost_model.engines import gathering
 from platform.cost_model.engines.base import NOTHING, Certain, Copies, EngineCosts, HookCosts, Load, PerParameter, Sizes
-from platform.cost_model.engines.exchange import OVERLAP_SLOWDOWN, units_s
+from platform.cost_model.engines.exchange import units_s
 from platform.cost_model.offload import HOST_SUMS
 from trainers.spec.batch import BatchPoint
 from trainers.spec.layout import Layout
@@ -132,7 +132,7 @@ class Fsdp(EngineCosts):
             gathers_again=np.where(c.zero_stage == 3, 1.0, 0.0),
             near=_between_passes(c),
             reductions=np.where(c.sync_every > 0, 1.0, per_micro_step),
-            hidden=np.asarray(1 - OVERLAP_SLOWDOWN),
+            hidden=None,
             stored_bytes=c.state_bytes,
         )
 

@@ -1,11 +1,13 @@
 """Megatron-LM's data parallelism in published runs: 16-bit weights, fp32 masters, gradients reduced at the end."""
 
+import dataclasses
+
 import numpy as np
 
 from platform.cost_model import constants
 from platform.cost_model.columns import Array, Columns, Mask
 from platform.cost_model.engines.base import NOTHING, Certain, EngineCosts, Load, PerParameter
-from platform.cost_model.engines.exchange import OVERLAP_SLOWDOWN, Buckets, scattered_s, syncs
+from platform.cost_model.engines.exchange import Buckets, exposed_s, syncs
 from platform.cost_model.links import SHARING
 from trainers.spec.batch import BatchPoint
 from trainers.spec.layout import Layout
@@ -14,6 +16,7 @@ from trainers.spec.recipe import Recipe
 LAUNCH_S = constants.number("host", "LAUNCH_S")
 BACKWARD_SHARE = constants.number("megatron", "BACKWARD_SHARE")
 BLOCK_TENSORS = constants.number("megatron", "BLOCK_TENSORS")
+BUCKET_PARAMETERS = constants.number("megatron", "BUCKET_PARAMETERS")
 
 
 class Megatron(EngineCosts):
@@ -50,27 +53,62 @@ class Megatron(EngineCosts):
         )
 
     def data_s(self, c: Columns, load: Load) -> Array:
-        """Returns the exposed seconds per step after the backward pass: gradients are all-reduced, or reduce-scattered
-        and the updated parameters gathered. Where hooks reduce, buckets are all-reduced during the last backward pass
-        at stage 0; from stage 1 on all gradients are all-reduced at once after it, and the gathered parameters copied
-        tensor by tensor, each rank's part by itself.
+        """Returns the exposed seconds per step: gradients are all-reduced, or reduce-scattered and the updated
+        parameters gathered. A stack that overlaps reduces bucket by bucket beside the last micro-step's backward pass
+        (megatron/core/distributed, `overlap_grad_reduce`), and gathers beside the next step's first forward pass
+        (`overlap_param_gather`); others do so after the backward pass.
+
+        Where hooks reduce, buckets are all-reduced during the last backward pass at stage 0; from stage 1 on all
+        gradients are all-reduced at once after it, and the gathered parameters copied tensor by tensor, each rank's
+        part by itself.
         """
-        buckets = Buckets.of(c, load.owned)
-        reduced = syncs(c) * buckets.reduced_s
-        gathered = buckets.ring.gather_s(load.owned * c.compute_bytes)
-        unscattered = buckets.ring.all_reduce_s(load.owned * c.software.all_reduced_bytes) + gathered
-        stage_1 = np.where(c.software.all_reduced_bytes > 0, unscattered, scattered_s(c, load.owned))
-        after = np.where(c.zero_stage >= 1, stage_1, reduced)
-        if not np.any(c.software.reduces_by_hooks):
+        buckets, software = Buckets.of(c, load.owned), c.software
+        backward = BACKWARD_SHARE * load.slot
+        after = self._reduced_s(c, load, backward) + np.where(c.zero_stage >= 1, self._gathered_s(c, load), 0.0)
+        if not np.any(software.reduces_by_hooks):
             return after
-        beside = buckets.reduced_s - (1 - OVERLAP_SLOWDOWN) * np.minimum(buckets.reduced_s, BACKWARD_SHARE * load.slot)
+        gathered = buckets.owners.gather_s(load.owned * c.compute_bytes)
+        beside = exposed_s(c, buckets.ring, buckets.reduced_s, NOTHING, backward)
         pieces = BLOCK_TENSORS * load.blocks / c.rank_block * buckets.ring.ranks
         at_once = buckets.ring.all_reduce_s(buckets.num_bytes) + gathered + pieces * LAUNCH_S
-        return np.where(c.software.reduces_by_hooks > 0, np.where(c.zero_stage >= 1, at_once, beside), after)
+        return np.where(software.reduces_by_hooks > 0, np.where(c.zero_stage >= 1, at_once, beside), after)
+
+    def _reduced_s(self, c: Columns, load: Load, backward: Array) -> Array:
+        """Returns the exposed seconds per step of reducing gradients."""
+        whole, overlaps = c.software.all_reduced_bytes, c.software.overlaps_reduction > 0
+        buckets = _buckets(c, load.owned)
+        count = np.where(overlaps, buckets.count, 1.0)
+        at_once = count * buckets.ring.all_reduce_s(load.owned * whole / count)
+        scattered = np.where(whole > 0, at_once, buckets.scattered_s)
+        reduced = np.where(c.zero_stage >= 1, scattered, buckets.reduced_s)
+        beside = exposed_s(c, buckets.ring, reduced, reduced / buckets.count, backward)
+        times = np.where((c.zero_stage >= 1) & (whole > 0), 1.0, syncs(c))
+        return (times - 1) * reduced + np.where(overlaps, beside, reduced)
+
+    def _gathered_s(self, c: Columns, load: Load) -> Array:
+        """Returns the exposed seconds per step of gathering parameters after the optimizer's step: as one, in buckets
+        that the next forward pass waits for in turn, or each owner's part by a broadcast of its own.
+        """
+        buckets, num_bytes = _buckets(c, load.owned), load.owned * c.compute_bytes
+        overlaps = c.software.overlaps_gather > 0
+        parts = np.where(overlaps, buckets.count, 1.0)
+        parts = np.where(c.software.broadcasts_parts > 0, c.shard, parts)
+        seconds = parts * buckets.owners.gather_s(num_bytes / parts)
+        ahead = exposed_s(c, buckets.owners, seconds, seconds / parts, (1 - BACKWARD_SHARE) * load.slot)
+        return np.where(overlaps, ahead, seconds)
 
     def certain(self, recipe: Recipe, layout: Layout, batch: BatchPoint) -> Certain:
         """Returns zeros: no layout of a search uses this engine."""
         return Certain()
+
+
+def _buckets(c: Columns, owned: Array) -> Buckets:
+    """Returns the buckets of gradients. Those that overlap with compute grow with the ranks, so that latency does not
+    dominate.
+    """
+    largest = np.maximum(c.bucket_bytes, BUCKET_PARAMETERS * c.ranks(SHARING) * c.gradient_bytes)
+    size = np.where(c.software.overlaps_reduction > 0, largest, c.bucket_bytes)
+    return Buckets.of(dataclasses.replace(c, bucket_bytes=size), owned)
 
 
 COSTS = Megatron()

@@ -25,7 +25,7 @@ from platform.common.errors import InputError
 from platform.common.json_form import print_json, with_fields_of
 from platform.common.options import CommandParser, argument, json_field, option
 from platform.validate.evaluation import merged
-from platform.validate.published_run import PublishedRun, interpret, label_of
+from platform.validate.published_run import PublishedRun, RowReader, label_of
 from platform.validate.replaying.play import NAMES, Figures, Played, figures, make, play
 from platform.validate.replaying.recorded import RecordedCell, cells
 from platform.validate.rows import read_rows
@@ -78,11 +78,11 @@ def read_cells(paths: Sequence[Path]) -> tuple[list[RecordedCell], int]:
         InputError: a table cannot be read, or no cell has two configurations and a time.
     """
     runs: list[PublishedRun] = []
-    left_out = 0
+    reader, left_out = RowReader(), 0
     for path in paths:
         for row in read_rows(path):
             try:
-                runs.append(interpret(row))
+                runs.append(reader.run_of(row))
             except ValueError:
                 left_out += 1
     large = cells(merged(runs))
