@@ -6,7 +6,7 @@ import datetime
 import itertools
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from platform.common.errors import NOT_RESOLVED
 from platform.study.clock import SessionClock
@@ -358,9 +358,12 @@ class History:
             total += settled
         return total
 
-    def peak_tflops(self, precision: str) -> float | None:
-        """Returns the device's matrix-product peak in `precision` that was measured last."""
-        return next((peak.tflops for peak in reversed(self.peaks) if peak.precision == precision), None)
+    def peak_tflops(self, precision: str, nodes: Collection[str] = ()) -> float | None:
+        """Returns the device's matrix-product peak in `precision` that was measured last, on all of these `nodes`
+        (addresses) where any are named.
+        """
+        of_nodes = (peak for peak in reversed(self.peaks) if set(nodes) <= set(peak.nodes))
+        return next((peak.tflops for peak in of_nodes if peak.precision == precision), None)
 
 
 def _number_of(trial_id: str) -> int:

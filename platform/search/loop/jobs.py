@@ -2,7 +2,8 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from platform.cluster.connection import users_environment
 from platform.cost_model.hardware import datasheet_tflops
@@ -62,9 +63,14 @@ def make_job(
     settings: TrialSettings,
     stop_at_s: float | None,
     runs_one: bool = False,
+    nodes: Mapping[str, str] = MappingProxyType({}),
+    shares_nodes: bool = False,
+    probes: bool = True,
 ) -> Job:
     """Returns a trial of `candidate` that climbs `rungs`, for the search or as the `final` one; it begins no rung after
-    `stop_at_s` by the driver's monotonic clock (None: no limit), except its first where it `runs_one`.
+    `stop_at_s` by the driver's monotonic clock (None: no limit), except its first where it `runs_one`. It runs on
+    `nodes` (addresses by Ray's ids; empty: where the settings allow), which it `shares_nodes` with other trials or not,
+    and `probes` devices and links where that is still to be done.
     """
     # Where every point is asked for, none is cut short.
     race = final is None and not (settings.rules and settings.rules.finalists is None)
@@ -85,7 +91,8 @@ def make_job(
         rungs=rungs,
         cluster=settings.cluster,
         cpus_per_worker=settings.cpus_per_worker,
-        nodes=settings.nodes,
+        nodes=tuple(nodes) or settings.nodes,
+        shares_nodes=shares_nodes,
         repeat=final.repeat if final else 0,
         is_winner_run=final is not None and final.is_winner_run,
         gate=final and final.gate,
@@ -101,8 +108,8 @@ def make_job(
         and all(measurement.outcome is not Outcome.OOM for measurement in history.measurements),
         cap_gib=settings.cap_gib,
         held_gib=held,
-        probe_s=settings.probe_s if history.probe is None and final is None else None,
-        matmul_peak_tflops=history.peak_tflops(candidate.recipe.compute_precision),
+        probe_s=settings.probe_s if probes and history.probe is None and final is None else None,
+        matmul_peak_tflops=history.peak_tflops(candidate.recipe.compute_precision, nodes=nodes.values()),
         datasheet_peak_tflops=datasheet_tflops(settings.cluster, candidate.recipe.product_type),
         environment=users_environment() if candidate.recipe.command else {},
         stop_at_s=stop_at_s,
