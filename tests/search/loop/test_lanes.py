@@ -1,6 +1,7 @@
 """Trials side by side: which may run beside which, where, and what becomes of them, without Ray."""
 
 import dataclasses
+import functools
 import random
 from collections.abc import Callable
 
@@ -237,7 +238,7 @@ class TestReplaying:
         for session in range(6):
             is_last = session == 5
             history = History(Tail(study.journal).read())
-            lanes = Lanes(lambda count=chance.randint(1, 6) + (not session): nodes(count))
+            lanes = Lanes(functools.partial(nodes, chance.randint(1, 6) + (not session)))
             budget = {} if is_last else {"time_s": chance.choice([90.0, 300.0, 1000.0])}
             loop = make(MANY, rules=RULES, searcher=chance.choice(["sweep", "guided"]), lanes=lanes, **budget)
             assert loop.state is resumed(history.state)

@@ -152,7 +152,8 @@ class TestFailures:
     ) -> None:
         loop = make()
         for number in range(3):
-            assert (job := loop.next_job()) is not None
+            job = loop.next_job()
+            assert job is not None
             loop.on_trial_end(
                 job.trial_id, state="failed", reason="gone", nodes=("10.0.0.1", "10.0.0.2"), lost_nodes=["10.0.0.2"]
             )
@@ -168,7 +169,8 @@ class TestFailures:
         """Checks the loss of a node, for which no layout is to blame: a resumed study runs all layouts."""
         loop = make(rules=CONFIRM)
         for _ in range(3):
-            assert (job := loop.next_job()) is not None
+            job = loop.next_job()
+            assert job is not None
             loop.on_trial_end(job.trial_id, state="failed", reason="no room for two workers", started=False)
         assert loop.next_job() is None and "no room for two workers" in loop.fault == loop.ended_reason
         assert not outcomes(study) and not history_of(study).finished
@@ -179,7 +181,8 @@ class TestFailures:
     def test_one_trial_that_did_not_start_is_run_again(self, make: Make, backend: Backend, study: Study) -> None:
         loop = make()
         for _ in range(2):
-            assert (job := loop.next_job()) is not None
+            job = loop.next_job()
+            assert job is not None
             loop.on_trial_end(job.trial_id, state="failed", reason="", started=False)
         backend.run(loop)
         assert backend.order == ALL_RUNGS and not loop.fault

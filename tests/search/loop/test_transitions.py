@@ -171,7 +171,8 @@ class TestSessions:
     def test_a_faulty_cluster_ends_the_session_in_a_state_of_its_own(self, make: Make, backend: Backend) -> None:
         loop = make(rules=RULES)
         for _ in range(3):
-            assert (job := loop.next_job()) is not None and not loop.state.is_terminal
+            job = loop.next_job()
+            assert job is not None and not loop.state.is_terminal
             loop.on_trial_end(job.trial_id, state="failed", reason="no room for two workers", started=False)
         assert loop.next_job() is None and loop.state is State.FAULTED
 
