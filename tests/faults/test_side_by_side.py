@@ -13,8 +13,8 @@ from tests import needs
 from tests.faults.searching import QUICK, Searching, gone, nothing_left
 from tests.whole_searches.head import short_folder
 from tests.whole_searches.session import write_space
-from tests.whole_searches.studies import RAN, run_twice
-from trainers.records.journal import Measured, RungStart, TrialEnd, TrialStart
+from tests.whole_searches.studies import RAN, all_ran, run_twice
+from trainers.records.journal import Measured, Planned, RungStart, TrialEnd, TrialStart
 
 pytestmark = pytest.mark.search
 IN_ORDER = "--searcher=sweep"
@@ -60,16 +60,17 @@ def test_two_trials_have_a_host_each_and_each_figure_says_who_ran_beside_it(clus
 @pytest.mark.parametrize("cluster", [3], indirect=True)
 def test_the_same_is_measured_and_wins_side_by_side_as_one_after_another(cluster: RayHosts) -> None:
     cluster.start(2)
-    space, points, winners = _space(cluster, 4), list[Counter[str]](), list[int]()
+    space, layouts, winners = _space(cluster, 4), list[set[str]](), list[int]()
     for mode in ("auto", "off"):
         with Searching(cluster, space, IN_ORDER, f"--side-by-side={mode}", name=mode, environment=QUICK) as search:
-            search.wait_for(lambda search=search: sum(_points(search).values()) == 8)
+            search.wait_for(lambda search=search: len(search.of(TrialEnd)) == 4)
             most = max(len(start.beside) for start in search.of(TrialStart))
             assert most == (2 if mode == "auto" else 0)
             found = [line.measurement for line in search.of(Measured) if line.measurement.outcome in RAN]
-        points.append(_points(search))
+        all_ran(search.lines, (1, 8), num_layouts=4)
+        layouts.append({measurement.layout.id for measurement in found})
         winners.append(max(found, key=lambda measurement: measurement.tokens_per_s or 0.0).batch.micro_batch)
-    assert points[0] == points[1] and winners == [8, 8]
+    assert layouts[0] == layouts[1] and winners == [8, 8]
 
 
 @pytest.mark.heavy
@@ -94,9 +95,11 @@ def test_a_lost_host_a_late_one_and_a_killed_driver_cost_no_measurement(cluster:
     faults = [(end.trial_id, end.fault, end.node) for end in search.of(TrialEnd) if end.fault]
     assert faults == [(lost, "node lost", addresses[2])]
     nothing_left(cluster)
+    keys = {f"{line.recipe}-{line.layout.id}" for line in search.of(Planned)[0].layouts}
     cluster.hosts[3].kill()
     gone(cluster, 2)
     with Searching(cluster, "--resume", "hurt", name="hurt", environment=QUICK) as search:
-        search.wait_for(lambda: sum(_points(search).values()) == 18)
+        search.wait_for(lambda: {end.key for end in search.of(TrialEnd) if end.state == "done"} == keys)
+    all_ran(search.lines, (1, 8), num_layouts=9)
     assert set(_points(search).values()) == {1} and run_twice(search.lines) == []
     assert "Up to 2 trials run side by side" in search.output

@@ -25,11 +25,20 @@ class Lanes:
         nodes.
         """
         self._nodes = nodes
+        self._lost: set[str] = set()
+        """Ids of nodes that no longer answer, which Ray may still count for some seconds."""
         self.nodes_per_trial, self.trials_per_node = nodes_per_trial, trials_per_node
 
     def count(self, avoid: Collection[str] = ()) -> int:
         """Returns how many trials the nodes hold now, without those at the addresses to `avoid`."""
-        return self._holds([node for node, address in self._nodes().items() if address not in avoid])
+        return self._holds([node for node, address in self._there().items() if address not in avoid])
+
+    def lose(self, addresses: Collection[str]) -> None:
+        """Runs nothing more on the nodes at these addresses; one that joins anew has another id, and counts."""
+        self._lost |= {node for node, address in self._nodes().items() if address in addresses}
+
+    def _there(self) -> dict[str, str]:
+        return {node: address for node, address in self._nodes().items() if node not in self._lost}
 
     def place(self, running: Iterable[Job], avoid: Collection[str] = ()) -> Mapping[str, str] | None:
         """Returns the addresses of the nodes for one more trial beside those `running`, by Ray's ids; None where they
@@ -40,8 +49,9 @@ class Lanes:
         jobs, nodes = tuple(running), self._nodes()
         if self._holds(nodes) <= 1:
             return None if jobs else {}
-        if self.count(avoid):
-            nodes = {node: address for node, address in nodes.items() if address not in avoid}
+        there = self._there()
+        quiet = {node: address for node, address in there.items() if address not in avoid}
+        nodes = next((choice for choice in (quiet, there) if self._holds(choice)), nodes)
         taken = Counter(node for job in jobs for node in job.nodes)
         # Nodes without a trial come first. The order of the others stays: runs that are compared have the same nodes.
         free = sorted((node for node in nodes if taken[node] < self.trials_per_node), key=taken.__getitem__)

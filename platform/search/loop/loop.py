@@ -273,6 +273,7 @@ class SearchLoop:
         job, start = ended.job, ended.start
         key = start.key
         wall_s, gpu_s = self.spending.end(trial_id)
+        self._lanes.lose(lost_nodes)
         self._log.refresh()
         trial_measurements = [m for m in self.history.measured(key, job.repeat) if m.trial_id == job.trial_id]
         end = policy.end_of(

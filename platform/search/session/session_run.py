@@ -23,7 +23,7 @@ from platform.report.endings import last_ending, verdict
 from platform.report.follow import followed
 from platform.search.loop import start_timeout
 from platform.search.loop.budget import Budget
-from platform.search.loop.jobs import TrialSettings
+from platform.search.loop.jobs import TrialSettings, planned_gib
 from platform.search.loop.lanes import Lanes
 from platform.search.loop.loop import SearchLoop
 from platform.search.session import output
@@ -173,6 +173,7 @@ class SessionRun:
                 nodes=tuple(node.id for node in handle.nodes) if handle.left_out else (),
                 cap_gib=setup.cap_gib,
                 probe_s=self._probe_s(),
+                predicted_gib=planned_gib(setup.plan.candidates, setup.plan.columns),
                 tries_misfit=setup.space.is_stand_in,
                 timing=setup.timing,
                 rules=setup.rules,

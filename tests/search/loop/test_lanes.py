@@ -163,18 +163,24 @@ class TestFaults:
         there = nodes(4)
         loop = make(MANY, lanes=Lanes(lambda: there))
         playing.begin_all(loop)
+        lost_nodes: list[str] = []
         for _ in range(3):  # three at a time: more than a cluster of one lane bears
             lost = playing.ends[-1][2]
             playing.ends = [entry for entry in playing.ends if entry[2] is not lost]
-            address = there.pop(lost.nodes[0])
+            lost_nodes += lost.nodes
+            address = there[lost.nodes[0]]  # Ray notices later than the trial's end
             loop.on_trial_end(lost.trial_id, state="failed", reason="gone", nodes=[address], lost_nodes=[address])
             assert not loop.fault
             playing.begin_all(loop)
+        for node in lost_nodes:
+            del there[node]
+        there |= {"id7": "10.0.0.2"}  # a host that returns
         playing.run(loop)
         history = history_of(study)
         assert not any(history.missing(candidate) for candidate in MANY)
         ends = [end for end in map(history.trial_end, (start.trial_id for start in history.trials)) if end]
         assert [end.fault for end in ends if end.fault] == ["node lost"] * 3
+        assert any("id7" in job.nodes for job in playing.begun)
         assert {m.outcome for m in history.measurements} == {Outcome.OK}
 
     def test_a_node_on_which_trials_do_not_start_is_left_out_and_the_others_go_on(
