@@ -103,3 +103,18 @@ def test_a_lost_host_a_late_one_and_a_killed_driver_cost_no_measurement(cluster:
     all_ran(search.lines, (1, 8), num_layouts=9)
     assert set(_points(search).values()) == {1} and run_twice(search.lines) == []
     assert "Up to 2 trials run side by side" in search.output
+
+
+@pytest.mark.heavy
+def test_trials_share_a_host_where_that_is_asked_for() -> None:
+    with needs.namespaces(), short_folder() as folder, hosts(1) as created:
+        cluster = RayHosts(created, folder)
+        cluster.start(0, num_cpus=3)
+        space = _space(cluster, 3, micro_batches=(8,))
+        with Searching(cluster, space, IN_ORDER, "--side-by-side=on", name="shared") as search:
+            search.wait_for(lambda: len(search.of(TrialEnd)) > 2)
+        assert "Up to 2 trials run side by side, 2 of them share each node" in search.output
+        first, second = search.of(TrialStart)[:2]
+        assert second.beside == (first.trial_id,) and first.nodes == second.nodes == (created[0].address,)
+        assert any(line.measurement.beside for line in search.of(Measured))
+        nothing_left(cluster)
