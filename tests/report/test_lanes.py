@@ -1,6 +1,7 @@
 """Trials side by side in reports: spans of nodes and time, a sentence, a picture, and what a reader must know."""
 
 import dataclasses
+from typing import Any
 
 from platform.report.html.lane_sections import trials_side_by_side
 from platform.report.lanes import lane_spans, lanes_words
@@ -30,7 +31,7 @@ def of_three(*, shared: bool = False, repeated: bool = False) -> list[Line]:
     ]
     for (trial_id, node, begins, ends, beside, in_all), on in zip(trials, LAYOUTS, strict=True):
         key = f"{RECIPE.id}-{on.id}"
-        common = {"trial_id": trial_id, "key": key}
+        common: dict[str, Any] = {"trial_id": trial_id, "key": key}
         lines += [
             TrialStart(
                 **common, at=at(begins), recipe=RECIPE, layout=on, micro_batches=(1,), nodes=(node,), beside=beside,

@@ -26,7 +26,6 @@ class RungFailure(Exception):
         asked_gib: float | None = None,
         allocated_gib: float | None = None,
         reserved_gib: float | None = None,
-        killed: str = "",
     ) -> None:
         super().__init__(reason)
         self.outcome = outcome
@@ -36,15 +35,18 @@ class RungFailure(Exception):
         self.asked_gib = asked_gib
         self.allocated_gib = allocated_gib
         self.reserved_gib = reserved_gib
-        self.killed = killed
+        self.killed = ""
+        """What killed its process for lack of host memory, as a clause; "" where nothing did."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (dict(self.__dict__),))
 
 
 def _rebuild(state: dict[str, object]) -> RungFailure:
-    fields = {name: state[name] for name in ("phase", "rank", "asked_gib", "allocated_gib", "reserved_gib", "killed")}
-    return RungFailure(state["outcome"], state["reason"], **fields)  # type: ignore[arg-type]
+    fields = {name: state[name] for name in ("phase", "rank", "asked_gib", "allocated_gib", "reserved_gib")}
+    failure = RungFailure(state["outcome"], state["reason"], **fields)  # type: ignore[arg-type]
+    failure.killed = str(state["killed"])
+    return failure
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -201,8 +201,9 @@ def by_rank(error: BaseException) -> tuple[dict[int, BaseException], dict[int, s
             raised[rank] = failure
         elif isinstance(death, OutOfMemoryError):
             killed = host_memory(_death(death), rank=rank)
-            # The trial's phase counts.
-            raised[rank] = RungFailure(killed.outcome, killed.reason, phase="", rank=rank, killed=killed.killed)
+            failed = RungFailure(killed.outcome, killed.reason, phase="", rank=rank)  # the trial's phase counts
+            failed.killed = killed.killed
+            raised[rank] = failed
         else:
             dead[rank] = _death(death)
     return raised, dead

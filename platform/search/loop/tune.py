@@ -157,7 +157,8 @@ class _Bridge(TuneSearcher):
         return {"job": to_json(job)}
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        reported, trial = result or {}, self._trials.pop(trial_id)
+        reported: dict[str, Any] = result or {}
+        trial = self._trials.pop(trial_id)
         job, is_silent = trial.job, error or "state" not in reported
         if is_silent:
             placement_groups.remove_of_the_dead(ray.get_runtime_context().get_job_id())

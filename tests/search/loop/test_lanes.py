@@ -63,9 +63,9 @@ class TestPlaces:
     def test_each_trial_has_whole_nodes_of_its_own(self) -> None:
         lanes = Lanes(lambda: nodes(5), nodes_per_trial=2)
         first = lanes.place(())
-        assert first == nodes(2) and lanes.count() == 2
+        assert first is not None and first == nodes(2) and lanes.count() == 2
         second = lanes.place((job_on(*first),))
-        assert second == nodes(2, first=3)
+        assert second is not None and second == nodes(2, first=3)
         assert lanes.place((job_on(*first), job_on(*second))) is None, "one node is left, and a trial takes two"
 
     def test_trials_that_may_share_a_node_take_free_nodes_first(self) -> None:
