@@ -14,7 +14,6 @@ from platform.search.confirmation.confirmation_trial import ConfirmationTrial
 from platform.search.confirmation.held_runs import held_gib
 from platform.search.setup.confirmation_rules import ConfirmationRules
 from platform.study.history import History
-from platform.study.keys import by_recipe
 from platform.study.result.ranking import winner
 from search_spaces.candidate import Candidate
 from trainers.measuring.ladder import misfits, with_headroom_gib
@@ -80,7 +79,7 @@ def make_job(
     """
     # Where every point is asked for, none is cut short.
     race = final is None and not (settings.rules and settings.rules.finalists is None)
-    best = winner(by_recipe(history.measurements).get(candidate.recipe.id, ())) if race else None
+    best = winner(history.of_recipe(candidate.recipe.id)) if race else None
     memory_measurements = memory_points(history.measured(candidate.key))
     ladder = dataclasses.replace(
         candidate, micro_batches=tuple(sorted({point.micro_batch for point in (*memory_measurements, *rungs)}))

@@ -88,6 +88,9 @@ class SearchLoop:
         """Whether what follows waits for the end of a trial."""
         self._ends: list[policy.Ended] = []
         """The ends of this session's trials, in their order."""
+        self._crowded: set[str] = set()
+        """Keys of candidates whose trials neighbours crowded out of host memory."""
+        self._streaks = Counter[str]()
         self._avoided: frozenset[str] = frozenset()
         """Addresses of the nodes on which no further trial is to run."""
 
@@ -209,7 +212,7 @@ class SearchLoop:
             if trial is None:
                 self._search.blame_suspects()
                 time_plan = self._time_plan()  # a layout that is blamed is no reference any more
-            elif any(end.key == (trial.candidate.key, 0) and end.kind is Kind.CROWDED for end in self._ends):
+            elif trial.candidate.key in self._crowded:
                 trial = dataclasses.replace(trial, is_alone=True)
             return trial
 
@@ -291,7 +294,9 @@ class SearchLoop:
             has_spare=bool(self._lanes.count(avoid=lost_nodes)),
         )
         self._ends.append(end)
-        ends, self._avoided = self._ends, policy.failing_nodes(self._ends)
+        ends, self._avoided = self._ends, policy.failing_nodes(self._streaks, end)
+        if end.kind is Kind.CROWDED:
+            self._crowded.add(key)
         follows = policy.follows(ends)
         if follows is Next.GIVEN_UP:
             self._give_up(job, trial_measurements, end.reason, of_search=not start.is_final)

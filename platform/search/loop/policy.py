@@ -62,6 +62,8 @@ cluster.
 WINDOW = 10
 MOST_OF_WINDOW = 8
 """Number of bad ends among the last `WINDOW` trials that blame the cluster or what is installed on it."""
+RECENT = 1000
+"""Number of the last ends that are looked at: a session may have ten thousand."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -162,7 +164,7 @@ def fault(ends: Sequence[Ended], *, num_lanes: int = 1) -> str:
     A layout that dies again and again is itself at fault: dead processes count only if two layouts had them. So is a
     node: where `num_lanes` trials run side by side, those in a row had at least half as many places.
     """
-    counted = [end for end in ends if end.is_of_cluster or not end.kind.unexplained]
+    counted = [end for end in ends[-RECENT:] if end.is_of_cluster or not end.kind.unexplained]
     row = list(itertools.takewhile(lambda end: end.is_of_cluster, reversed(counted)))
     is_general = len({end.key for end in row}) > 1 or all(end.kind is not Kind.DIED for end in row)
     if len(row) >= IN_A_ROW and is_general and 2 * len({end.placed for end in row}) >= num_lanes:
@@ -177,17 +179,13 @@ def fault(ends: Sequence[Ended], *, num_lanes: int = 1) -> str:
     return ""
 
 
-def failing_nodes(ends: Sequence[Ended]) -> frozenset[str]:
-    """Returns the addresses of nodes on which the last two trials that were given them died, lost a node or never
-    started.
+def failing_nodes(streaks: Counter[str], end: Ended) -> frozenset[str]:
+    """Counts the trial's end in the `streaks` of ends of that kind by node; returns the addresses of nodes on which the
+    last two trials that were given them died, lost a node or never started.
     """
-    last: dict[str, list[Ended]] = {}
-    for end in ends:
-        for address in end.placed:
-            last.setdefault(address, []).append(end)
-    return frozenset(
-        address for address, row in last.items() if len(row) > 1 and all(end.kind.unexplained for end in row[-2:])
-    )
+    for address in end.placed:
+        streaks[address] = streaks[address] + 1 if end.kind.unexplained else 0
+    return frozenset(address for address, number in streaks.items() if number > 1)
 
 
 def _nodes_text(bad: Sequence[Ended]) -> str:
