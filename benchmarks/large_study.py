@@ -215,7 +215,7 @@ def resumed(studies: Path) -> Costs:
                 time.sleep(TRIAL_S / len(job.rungs))
                 if measured.outcome is not Outcome.OK:
                     break
-            loop.on_trial_end(state="done", reason="")
+            loop.on_trial_end(job.trial_id, state="done", reason="")
             cpu_s.append(time.process_time() - before_s)
         at_s["last"] = time.monotonic()
 

@@ -59,38 +59,51 @@ class ClusterHandle:
 
 def ask(ray: Any) -> list[Node]:
     """Returns every node with GPUs, or all nodes where none has any, with their facts; raises Ray's errors."""
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    from trainers.host import node
-
     alive = [entry for entry in ray.nodes() if entry["Alive"]]
     with_gpu = [entry for entry in alive if entry["Resources"].get("GPU", 0) >= 1]
-    remote_facts = ray.remote(node.facts)
     sent_s = time.time()
     answers: dict[Any, dict[str, Any]] = {}
     for entry in with_gpu or [record for record in alive if record["Resources"].get("CPU", 0)] or alive:
-        strategy = NodeAffinitySchedulingStrategy(entry["NodeID"], soft=False)
-        answers[remote_facts.options(num_cpus=0, scheduling_strategy=strategy).remote(bool(with_gpu))] = entry
+        answers[facts_of(ray, entry, on_gpu=bool(with_gpu))] = entry
     nodes: list[Node] = []
     waiting, until_s = list(answers), time.monotonic() + ANSWER_S
     while waiting:
         ready, waiting = ray.wait(waiting, num_returns=1, timeout=max(0.0, until_s - time.monotonic()))
         got_s = time.time()
         (facts,) = ray.get(ready, timeout=1) if ready else ray.get(waiting[:1], timeout=1)
-        entry = answers[ready[0]]
-        nodes.append(
-            Node(
-                id=entry["NodeID"],
-                address=entry["NodeManagerAddress"],
-                num_cpus=entry["Resources"].get("CPU", 0.0),
-                num_gpus=int(entry["Resources"].get("GPU", 0)),
-                facts=facts,
-                # It was read somewhere between these two moments.
-                clock_off_s=max(0.0, facts["unix_s"] - got_s) - max(0.0, sent_s - facts["unix_s"]),
-            )
-        )
+        nodes.append(node_of(answers[ready[0]], facts, sent_s=sent_s, got_s=got_s))
     order = [entry["NodeID"] for entry in alive]
     return sorted(nodes, key=lambda member: order.index(member.id))
+
+
+def facts_of(ray: Any, entry: Mapping[str, Any], *, on_gpu: bool) -> Any:
+    """Asks the node of this entry of Ray's for its facts; returns Ray's reference to them."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    from trainers.host import node
+
+    strategy = NodeAffinitySchedulingStrategy(entry["NodeID"], soft=False)
+    return ray.remote(node.facts).options(num_cpus=0, scheduling_strategy=strategy).remote(on_gpu)
+
+
+def node_of(entry: Mapping[str, Any], facts: Mapping[str, Any], *, sent_s: float, got_s: float) -> Node:
+    """Returns the node of this entry of Ray's, whose facts were asked for and came at these times of day."""
+    return Node(
+        id=entry["NodeID"],
+        address=entry["NodeManagerAddress"],
+        num_cpus=entry["Resources"].get("CPU", 0.0),
+        num_gpus=int(entry["Resources"].get("GPU", 0)),
+        facts=facts,
+        # It was read somewhere between these two moments.
+        clock_off_s=max(0.0, facts["unix_s"] - got_s) - max(0.0, sent_s - facts["unix_s"]),
+    )
+
+
+def unlike_gpus(node: Node, other: Node) -> str:
+    """Returns that another node has other devices than `node`, as the end of a sentence; "" where they are equal."""
+    if not node.num_gpus or _gpus_of(node.facts) == _gpus_of(other.facts):
+        return ""
+    return f"it has {_gpus_of(other.facts)}, the others {_gpus_of(node.facts)}"
 
 
 def this_machine() -> Node:

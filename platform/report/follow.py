@@ -4,6 +4,7 @@ All of it goes to standard error.
 """
 
 import contextlib
+import dataclasses
 import math
 import threading
 import time
@@ -14,7 +15,14 @@ from platform.common.output import print_line
 from platform.common.text import duration
 from platform.report.forecast import forecaster_of
 from platform.report.live import Screen, is_terminal
-from platform.report.progress import SearchProgress, count_outcomes, measurement_line, progress_line, set_apart
+from platform.report.progress import (
+    SearchProgress,
+    TrialProgress,
+    count_outcomes,
+    measurement_line,
+    progress_line,
+    set_apart,
+)
 from platform.report.summary import lag
 from platform.study.history import History
 from platform.study.journal import Tail
@@ -91,12 +99,10 @@ class _Follower:
         self._history = history
         self._search = search
         self._total = total
-        self._trial: TrialStart | None = None
+        self._running: dict[str, tuple[TrialStart, TrialProgress, float]] = {}
+        """By trial that runs, the one that was heard of last at the end: its first line, its state, when it began."""
         self._recipe = history.trials[-1].recipe if history.trials else None
         """The recipe of the last trial."""
-        self._trial_started_s = 0.0
-        self._batch: BatchPoint | None = None
-        self._rungs: dict[int, Outcome] = {}
         self._trials_s: list[float] = []
         self._counts_cache: tuple[dict[str, Any], Mapping[str, Measurement]] | None = None
         """The part of the progress that follows from measurements, and each recipe's best; None once something new was
@@ -122,19 +128,36 @@ class _Follower:
     def _take(self, entry: Line) -> None:
         match entry:
             case TrialStart():
-                self._trial, self._batch, self._rungs = entry, None, {}
+                state = TrialProgress(
+                    layout=entry.layout,
+                    ladder=entry.micro_batches,
+                    profiles=entry.profiles is not None,
+                    nodes=entry.nodes,
+                )
+                self._running[entry.trial_id] = entry, state, time.monotonic()
                 self._recipe = entry.recipe
-                self._trial_started_s = time.monotonic()
             case RungStart():
-                self._batch = entry.batch
+                self._change(entry.trial_id, batch=entry.batch)
             case Measured(measurement=measurement):
-                self._rungs[measurement.batch.micro_batch] = measurement.outcome
+                self._change(measurement.trial_id, rung=(measurement.batch.micro_batch, measurement.outcome))
                 self._counts_cache = None
             case TrialEnd():
-                self._trial, self._batch = None, None
+                self._running.pop(entry.trial_id, None)
                 self._trials_s.append(entry.wall_s)
             case _:
                 pass
+
+    def _change(
+        self, trial_id: str, *, batch: BatchPoint | None = None, rung: tuple[int, Outcome] | None = None
+    ) -> None:
+        """Takes note of a running trial's next rung, or of the end of one."""
+        if trial_id not in self._running:
+            return
+        start, state, since_s = self._running.pop(trial_id)
+        self._recipe = start.recipe
+        rungs = {**state.rungs, **dict([rung] if rung else [])}
+        state = dataclasses.replace(state, batch=batch or state.batch, rungs=rungs)
+        self._running[trial_id] = start, state, since_s
 
     def _print_entry(self, entry: Line) -> None:
         match entry:
@@ -153,22 +176,22 @@ class _Follower:
                 pass
 
     def _progress(self) -> SearchProgress:
-        history, trial = self._history, self._trial
+        history, running = self._history, tuple(self._running.values())
         left_s, gpu_left_s = self._search.time_left_s(), self._search.gpu_left_s()
         header = history.header
         recipe = self._recipe or (header.recipes[0] if header else None)
         counts, incumbents = self._counts()
-        # The journal tells of the running trial's device seconds up to its last line.
+        # The journal tells of the running trials' device seconds up to its last line.
         num_tried, is_final = self._num_tried(), [start.is_final for start in history.trials]
         # A resumed study may have tried layouts that this session cannot: they are none of its total.
         has_total = self._total is not None and num_tried <= self._total
-        since_s = int(time.monotonic() - self._last_line_s) * trial.layout.world_size if trial else 0
+        now_s = time.monotonic()
+        since_s = int(now_s - self._last_line_s) * sum(start.layout.world_size for start, _, _ in running)
         return SearchProgress(
             trial=num_tried,
             num_trials=self._total if has_total else None,
             final_run=sum(is_final) if is_final and is_final[-1] else 0,
-            layout=trial.layout if trial else None,
-            batch=self._batch,
+            running=tuple(dataclasses.replace(state, running_s=now_s - began_s) for _, state, began_s in running),
             elapsed_s=self._before_s + time.monotonic() - self._started_s,
             left_s=left_s if math.isfinite(left_s) else None,
             kept_s=self._search.kept_s(),
@@ -178,10 +201,6 @@ class _Follower:
             title=header.title if header else "",
             recipe=set_apart(recipe, header.recipes) if recipe and header and len(header.recipes) > 1 else "",
             incumbent=incumbents.get(recipe.id) if recipe else None,
-            ladder=trial.micro_batches if trial else (),
-            profiles=trial is not None and trial.profiles is not None,
-            rungs=dict(self._rungs),
-            running_s=time.monotonic() - self._trial_started_s,
             to_go=self._to_go(),
             miniature=header is not None and header.miniature,
             **counts,
@@ -211,5 +230,6 @@ class _Follower:
     def _to_go(self) -> str:
         if self._total is None or not self._trials_s:
             return ""
-        num_trials_left = max(0, self._total - self._num_tried() + (self._trial is not None))
-        return duration(num_trials_left * sum(self._trials_s) / len(self._trials_s))
+        num_running = len(self._running)
+        num_trials_left = max(0, self._total - self._num_tried() + num_running)
+        return duration(num_trials_left * sum(self._trials_s) / len(self._trials_s) / max(1, num_running))

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from platform.common.text import figure, plural
 from platform.report.console import STYLES
-from platform.report.progress import SearchProgress, best_point, kept_words, spent
+from platform.report.progress import SearchProgress, TrialProgress, best_point, kept_words, spent
 from trainers.records.measurement import Measurement, Outcome
 
 _LABEL = 9
@@ -51,9 +51,11 @@ def frame(progress: SearchProgress, *, height: int) -> RenderableType:
     table = Table.grid(padding=(0, 1, 0, 0), expand=True)
     table.add_column(width=_LABEL, no_wrap=True, style="dim")
     table.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
-    other_rows = _OTHER_ROWS + bool(progress.model_error) + bool(kept_words(progress))
+    most_lanes = max(2, min(len(progress.running), (height - _OTHER_ROWS) // 2))
+    lane_rows = min(len(progress.running), most_lanes + 1) - 2 if len(progress.running) > 2 else 0
+    other_rows = _OTHER_ROWS + bool(progress.model_error) + bool(kept_words(progress)) + lane_rows
     most_last = max(1, min(6, (height - other_rows) // (2 if progress.predicted else 1)))
-    for label, value in _rows(progress, most_last=most_last):
+    for label, value in _rows(progress, most_last=most_last, most_lanes=most_lanes):
         table.add_row(label, value)
     mark = "MINIATURE  " if progress.miniature else ""
     head = Text(f"{mark}{progress.title}", style="bold", no_wrap=True, overflow="ellipsis")
@@ -61,7 +63,7 @@ def frame(progress: SearchProgress, *, height: int) -> RenderableType:
     return Group(Text(), head, table, Text())
 
 
-def _rows(progress: SearchProgress, *, most_last: int) -> Iterator[tuple[str, RenderableType]]:
+def _rows(progress: SearchProgress, *, most_last: int, most_lanes: int) -> Iterator[tuple[str, RenderableType]]:
     yield "trials", _trials(progress)
     time = spent(progress)
     if progress.left_s is None and progress.to_go:
@@ -69,8 +71,15 @@ def _rows(progress: SearchProgress, *, most_last: int) -> Iterator[tuple[str, Re
     yield "time", Text(time)
     if words := kept_words(progress):
         yield "", Text(words)
-    yield "running", Text("no trial" if progress.layout is None else progress.layout.label)
-    yield "", _ladder(progress)
+    if len(progress.running) < 2:
+        trial = progress.running[0] if progress.running else None
+        yield "running", Text("no trial" if trial is None else trial.layout.label)
+        yield "", Text() if trial is None else _ladder(trial, is_final=bool(progress.final_run))
+    else:
+        for number, trial in enumerate(progress.running[:most_lanes]):
+            yield "" if number else "running", _lane(trial)
+        if more := len(progress.running[most_lanes:]):
+            yield "", Text(f"and {more} more", style="dim")
     of_recipe = progress.recipe and f"of {progress.recipe}: "
     yield "best", Text(of_recipe + best_point(progress.incumbent), style="bold green" if progress.incumbent else "")
     yield "outcomes", _outcomes(progress)
@@ -85,7 +94,7 @@ def _rows(progress: SearchProgress, *, most_last: int) -> Iterator[tuple[str, Re
 
 
 def _trials(progress: SearchProgress) -> RenderableType:
-    completed = progress.trial - (progress.layout is not None)
+    completed = progress.trial - len(progress.running)
     planned = progress.num_trials
     of_planned = "" if planned is None else f" of {planned}"
     if progress.final_run:
@@ -99,27 +108,33 @@ def _trials(progress: SearchProgress) -> RenderableType:
     return line
 
 
-def _ladder(progress: SearchProgress) -> Text:
-    """Returns the running trial's micro-batches: the outcome of each, the running one, and those to come."""
+def _lane(trial: TrialProgress) -> Text:
+    """Returns one of several running trials: its nodes, how far it is, its layout."""
+    line = Text(f"{', '.join(trial.nodes)}  ", style="dim")
+    line.append_text(_ladder(trial, is_final=False))
+    line.append(f"  {trial.layout.label}")
+    return line
+
+
+def _ladder(trial: TrialProgress, *, is_final: bool) -> Text:
+    """Returns a running trial's micro-batches: the outcome of each, the running one, and those to come."""
     line = Text()
-    if progress.layout is None:
-        return line
-    if not progress.ladder:
-        line.append("profile" if progress.profiles else "numerics gate")
-    elif progress.batch is None:
+    if not trial.ladder:
+        line.append("profile" if trial.profiles else "numerics gate")
+    elif trial.batch is None:
         line.append("starting; ")
-    line.append("micro-batch " if progress.ladder else "")
-    for number, micro_batch in enumerate(progress.ladder):
+    line.append("micro-batch " if trial.ladder else "")
+    for number, micro_batch in enumerate(trial.ladder):
         line.append(", " if number else "")
-        outcome = progress.rungs.get(micro_batch)
+        outcome = trial.rungs.get(micro_batch)
         if outcome is not None:
             line.append(f"{micro_batch} {outcome}", style=_style(outcome))
-        elif progress.batch is not None and progress.batch.micro_batch == micro_batch:
-            again = " again in fresh processes" if progress.final_run else ""
-            line.append(f"{micro_batch} x {progress.batch.grad_accum} runs{again}", style="bold")
+        elif trial.batch is not None and trial.batch.micro_batch == micro_batch:
+            again = " again in fresh processes" if is_final else ""
+            line.append(f"{micro_batch} x {trial.batch.grad_accum} runs{again}", style="bold")
         else:
             line.append(f"{micro_batch}", style="dim")
-    line.append(f"; {progress.running_s:.0f} s", style="dim")
+    line.append(f"; {trial.running_s:.0f} s", style="dim")
     return line
 
 

@@ -13,19 +13,36 @@ from trainers.spec.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class TrialProgress:
+    """The state of one running trial."""
+
+    layout: Layout
+    ladder: tuple[int, ...]
+    """Its micro-batches."""
+    profiles: bool = False
+    """Whether it profiles instead of measuring."""
+    nodes: tuple[str, ...] = ()
+    """Addresses of the nodes that it was given; empty where it may run on any."""
+    batch: BatchPoint | None = None
+    """The running rung; None before the first."""
+    rungs: Mapping[int, Outcome] = dataclasses.field(default_factory=dict[int, Outcome])
+    """Outcome of its finished rungs, by micro-batch."""
+    running_s: float = 0.0
+    """Seconds that it has taken."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class SearchProgress:
     """The state of a search."""
 
     trial: int
-    """Number of layouts that the search has tried, the running one included; one that is tried again counts once."""
+    """Number of layouts that the search has tried, running ones included; one that is tried again counts once."""
     num_trials: int | None
     """Layouts that the search may try; None where the searcher has no plan."""
     final_run: int = 0
     """Number of the last trial among those after the search, from 1; 0 while the search goes on."""
-    layout: Layout | None
-    """The running trial's layout; None between trials."""
-    batch: BatchPoint | None
-    """The running rung; None before the trial's first."""
+    running: tuple[TrialProgress, ...] = ()
+    """The running trials, the one that was heard of last at the end."""
     incumbent: Measurement | None
     """The incumbent of the recipe that is being searched."""
     outcomes: Counter[Outcome]
@@ -43,14 +60,6 @@ class SearchProgress:
     """The space, and the devices it is searched on."""
     recipe: str = ""
     """The recipe that is being searched, by what distinguishes it; "" where there is only one."""
-    ladder: tuple[int, ...] = ()
-    """The running trial's micro-batches."""
-    profiles: bool = False
-    """Whether the running trial profiles instead of measuring."""
-    rungs: Mapping[int, Outcome] = dataclasses.field(default_factory=dict[int, Outcome])
-    """Outcome of the running trial's finished rungs, by micro-batch."""
-    running_s: float = 0.0
-    """Seconds that the running trial has taken."""
     to_go: str = ""
     """Estimated time of the remaining trials, from those so far; "" before the first ended."""
     last: tuple[Measurement, ...] = ()
@@ -71,10 +80,13 @@ def progress_line(progress: SearchProgress) -> str:
     """Returns the line, without a line end."""
     of_planned = "" if progress.num_trials is None else f"/{progress.num_trials}"
     parts = [f"final run {progress.final_run}" if progress.final_run else f"trial {progress.trial}{of_planned}"]
-    if progress.layout is not None:
-        starting = "starting" if progress.ladder else "to be profiled" if progress.profiles else "numerics gate"
-        rung = starting if progress.batch is None else f"MBS {progress.batch.micro_batch} x {progress.batch.grad_accum}"
-        parts[0] += f": {progress.layout.label}, {rung}"
+    if progress.running:
+        trial = progress.running[-1]
+        starting = "starting" if trial.ladder else "to be profiled" if trial.profiles else "numerics gate"
+        rung = starting if trial.batch is None else f"MBS {trial.batch.micro_batch} x {trial.batch.grad_accum}"
+        parts[0] += f": {trial.layout.label}, {rung}"
+        if others := len(progress.running) - 1:
+            parts[0] += f", beside {plural(others, 'other')}"
     parts.append(f"best{progress.recipe and f' of {progress.recipe}'}: {best_point(progress.incumbent)}")
     parts.append(_outcomes(progress.outcomes))
     parts.append(spent(progress))

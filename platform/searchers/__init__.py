@@ -20,11 +20,12 @@ class Searcher(Protocol[C]):
         """Reason why `suggest` returned None, as the end of a sentence."""
         ...
 
-    def suggest(self) -> C | None:
+    def suggest(self, running: Sequence[C] = ()) -> C | None:
         """Returns the candidate to run next with the rungs to climb, ascending; None when nothing is worth running.
 
         It may have fewer rungs than in the problem: the others are then not worth their time for now. Without `update`
-        the next call returns the same candidate.
+        the next call returns the same candidate. It is none of those `running`, with the rungs that they climb, whose
+        results are not there yet.
         """
         ...
 

@@ -9,6 +9,9 @@ extrapolates from a few trials more than the plan's order. Recipes take turns, s
 study's measurements correct the predictions too, but are neither picked nor incumbents; the largest saving decides
 then. Where the cost model does not know the devices, nothing is predicted: the space's own order comes first, and the
 regression learns from the measurements alone.
+
+Where trials run side by side, each point whose result is not there yet counts as measured at its believed time, the
+posterior's mean (the kriging believer of Ginsbourger et al. 2010): what is suggested beside it must pay even then.
 """
 
 import dataclasses
@@ -71,23 +74,52 @@ class Guided(Generic[C]):
         """Number of trials by group."""
         self._num_pruned = 0
         self._suggestion: C | None = None
-        self._has_suggestion = False
+        self._suggested_beside: tuple[tuple[str, tuple[int, ...]], ...] | None = None
+        """The running trials beside which `_suggestion` was picked; None where there is no suggestion."""
+        self._num_running: Counter[int] = Counter()
+        """Number of running trials by group."""
         self.stopped_reason = ""
         self._recall()
         self._earlier_groups = self._timing.groups()
         """Groups for which an earlier study has measurements."""
 
-    def suggest(self) -> C | None:
+    def suggest(self, running: Sequence[C] = ()) -> C | None:
         """Returns the next trial, see the module, or None where none is worth its cost."""
-        if not self._has_suggestion:
-            self._has_suggestion = True
+        beside = tuple((candidate.key, candidate.micro_batches) for candidate in running)
+        if self._suggested_beside != beside:
+            self._suggested_beside = beside
             with one_thread():
-                self._suggestion = self._pick()
+                self._suggestion = self._pick_beside(running)
         return self._suggestion
+
+    def _pick_beside(self, running: Sequence[C]) -> C | None:
+        """Returns the next trial beside the `running` ones, whose layouts are not suggested meanwhile."""
+        owners = [self._place[candidate.key] for candidate in running if candidate.key in self._place]
+        if not owners:
+            return self._pick()
+        rungs = {candidate.key: candidate.micro_batches for candidate in running}
+        of_running = np.flatnonzero(np.isin(self._points.owner, owners))
+        climbed = [
+            point
+            for point in of_running.tolist()
+            if self._alive[point]
+            and int(self._points.micro_batch[point])
+            in rungs[self._problem.candidates[int(self._points.owner[point])].key]
+        ]
+        alive = self._alive
+        self._alive = alive.copy()
+        self._alive[of_running] = False
+        self._num_running = Counter(int(self._points.group[self._first[owner]]) for owner in owners)
+        index = np.array(climbed, dtype=np.int64)
+        try:
+            with self._timing.believing(index, self._fitting.chances(index)):
+                return self._pick()
+        finally:
+            self._alive, self._num_running = alive, Counter()
 
     def update(self, candidate: C, measurements: Sequence[Observation]) -> None:
         """Learns from the measurements; the rungs that `candidate` names are settled, whatever their outcome."""
-        self._has_suggestion, self._suggestion = False, None
+        self._suggested_beside, self._suggestion = None, None
         owner = self._place.get(candidate.key)
         if owner is None:
             return
@@ -165,7 +197,9 @@ class Guided(Generic[C]):
         # Recipes take turns: the common model learns from each, and a budget that ends early has served all alike.
         times = self._timing.posterior()
         groups = self._points.group[index]
-        for group in sorted(dict.fromkeys(groups.tolist()), key=self._turns.__getitem__):
+        for group in sorted(
+            dict.fromkeys(groups.tolist()), key=lambda group: self._turns[group] + self._num_running[group]
+        ):
             pick = self._pick_of(group, index[groups == group], times)
             if pick is not None:
                 return pick
@@ -193,7 +227,7 @@ class Guided(Generic[C]):
         ahead = roughly - timing.reference(group, roughly)
         front = _foremost(index, ahead + points.sigma[index], FRONT)
         mean, sigma = times.each(front)
-        surprise = times.surprise()
+        surprise = timing.surprise(times)
         speed = -(points.log_step_s[front] + mean)
         reference = timing.reference(group, speed)
         # A step that stalls saves nothing.

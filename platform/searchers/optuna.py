@@ -1,6 +1,7 @@
 """Optuna's TPE through Ray Tune's own adapter, over the axes of the candidates."""
 
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Generic
 
 from platform.searchers.problem import TRIED, C, Observation, Problem
@@ -28,30 +29,39 @@ class OptunaSearcher(Generic[C]):
         self._remaining = {candidate.key: candidate for candidate in problem.candidates}
         self._scores: dict[str, float] = {}
         self._num_suggested = 0
-        self._suggestion: tuple[str, C] | None = None
+        self._suggestion: C | None = None
+        self._drawn: dict[str, str] = {}
+        """By key: TPE's id of the candidate's last draw, which has no score yet."""
         self._search = OptunaSearch(
             space=self._draw, metric="tokens_per_s", mode="max", sampler=optuna.samplers.TPESampler(seed=problem.seed)
         )
 
-    def suggest(self) -> C | None:
-        """Returns TPE's next draw; for a candidate that already ran TPE gets its score again, and the next draw
-        follows.
+    def suggest(self, running: Sequence[C] = ()) -> C | None:
+        """Returns TPE's next draw; for a candidate that already ran TPE gets its score again, and for one that is
+        `running` the mean of all scores (the constant liar of Ginsbourger et al. 2010), and the next draw follows.
         """
-        if not self._remaining:
+        taken = {candidate.key for candidate in running}
+        if self._suggestion is not None and self._suggestion.key not in taken:
+            return self._suggestion
+        self._suggestion = self._next(taken)
+        return self._suggestion
+
+    def _next(self, taken: Collection[str]) -> C | None:
+        free = next((candidate for key, candidate in self._remaining.items() if key not in taken), None)
+        if free is None:
             return None
-        if self._suggestion is not None:
-            return self._suggestion[1]
+        mean = statistics.fmean(self._scores.values()) if self._scores else 0.0
         for _ in range(_MOST_REPEATS):
             trial_id = str(self._num_suggested)
             self._num_suggested += 1
             drawn = self._search.suggest(trial_id)
             candidate = self._match(drawn if isinstance(drawn, Mapping) else {})
-            if candidate.key in self._remaining:
-                self._suggestion = (trial_id, candidate)
+            if candidate.key in self._remaining and candidate.key not in taken:
+                self._drawn[candidate.key] = trial_id
                 return candidate
-            self._search.on_trial_complete(trial_id, {"tokens_per_s": self._scores.get(candidate.key, 0.0)})
-        self._suggestion = ("", next(iter(self._remaining.values())))
-        return self._suggestion[1]
+            score = mean if candidate.key in taken else self._scores.get(candidate.key, 0.0)
+            self._search.on_trial_complete(trial_id, {"tokens_per_s": score})
+        return free
 
     def update(self, candidate: C, measurements: Sequence[Observation]) -> None:
         """Scores the candidate by its best measurement whose time counts, 0 where it has none."""
@@ -61,9 +71,9 @@ class OptunaSearcher(Generic[C]):
         if planned is None or not set(planned.micro_batches) <= set(candidate.micro_batches):
             return
         del self._remaining[candidate.key]
-        suggestion, self._suggestion = self._suggestion, None
-        if suggestion and suggestion[0] and suggestion[1].key == candidate.key:
-            self._search.on_trial_complete(suggestion[0], {"tokens_per_s": self._scores[candidate.key]})
+        self._suggestion = None
+        if trial_id := self._drawn.pop(candidate.key, ""):
+            self._search.on_trial_complete(trial_id, {"tokens_per_s": self._scores[candidate.key]})
 
     def _draw(self, trial: Any) -> None:
         """Walks the axes and narrows them to the remaining candidates, as Optuna's define-by-run function does."""

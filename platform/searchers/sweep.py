@@ -21,9 +21,10 @@ class Sweep(Generic[C]):
         turns = itertools.zip_longest(*recipes.values())
         self._remaining = {candidate.key: candidate for turn in turns for candidate in turn if candidate is not None}
 
-    def suggest(self) -> C | None:
-        """Returns the first candidate not yet run."""
-        return next(iter(self._remaining.values()), None)
+    def suggest(self, running: Sequence[C] = ()) -> C | None:
+        """Returns the first candidate that neither ran nor is `running`."""
+        taken = {candidate.key for candidate in running}
+        return next((candidate for key, candidate in self._remaining.items() if key not in taken), None)
 
     def update(self, candidate: C, measurements: Sequence[Observation]) -> None:
         """Removes the candidate from the list once all its rungs are settled, whatever their outcome."""

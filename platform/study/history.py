@@ -6,7 +6,7 @@ import datetime
 import itertools
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from platform.common.errors import NOT_RESOLVED
 from platform.study.clock import SessionClock
@@ -78,6 +78,7 @@ class History:
         self._ends: dict[str, TrialEnd] = {}
         # By candidate: the search asks of each of them at every turn.
         self._of: defaultdict[str, dict[str, Measurement]] = defaultdict(dict)
+        self._of_recipe: defaultdict[str, dict[str, Measurement]] = defaultdict(dict)
         self._starts_of: defaultdict[str, list[TrialStart]] = defaultdict(list)
         self._open: dict[str, TrialStart] = {}
         """Trials without an end, of this session or an earlier one."""
@@ -96,6 +97,7 @@ class History:
                 setattr(other, name, copy.copy(value))  # type: ignore[reportUnknownArgumentType]
         other._clock = copy.copy(self._clock)
         other._of = defaultdict(dict, {key: dict(items) for key, items in self._of.items()})
+        other._of_recipe = defaultdict(dict, {key: dict(items) for key, items in self._of_recipe.items()})
         other._starts_of = defaultdict(list, {key: list(items) for key, items in self._starts_of.items()})
         return other
 
@@ -158,6 +160,7 @@ class History:
         present = self._measurements.get(measurement.id)
         if present is None or present.outcome is Outcome.SKIPPED:
             self._measurements[measurement.id] = self._of[key_of(measurement)][measurement.id] = measurement
+            self._of_recipe[measurement.recipe.id][measurement.id] = measurement
             if measurement.tokens_per_s is not None:
                 rung = LongestRung(seconds=sum(measurement.step_times_s), tokens=measurement.tokens_per_timed_step)
                 all_s, longest = self._steps_s.get(measurement.trial_id, (0.0, rung))
@@ -189,6 +192,10 @@ class History:
     def measurements(self) -> tuple[Measurement, ...]:
         """Measurements in the journal's order, each id once, skipped ones included."""
         return tuple(self._measurements.values())
+
+    def of_recipe(self, recipe_id: str) -> tuple[Measurement, ...]:
+        """Returns the measurements of the recipe with this id, which alone compete, in the journal's order."""
+        return tuple(self._of_recipe.get(recipe_id, {}).values())
 
     @property
     def trials(self) -> tuple[TrialStart, ...]:
@@ -358,9 +365,12 @@ class History:
             total += settled
         return total
 
-    def peak_tflops(self, precision: str) -> float | None:
-        """Returns the device's matrix-product peak in `precision` that was measured last."""
-        return next((peak.tflops for peak in reversed(self.peaks) if peak.precision == precision), None)
+    def peak_tflops(self, precision: str, nodes: Collection[str] = ()) -> float | None:
+        """Returns the device's matrix-product peak in `precision` that was measured last, on all of these `nodes`
+        (addresses) where any are named.
+        """
+        of_nodes = (peak for peak in reversed(self.peaks) if set(nodes) <= set(peak.nodes))
+        return next((peak.tflops for peak in of_nodes if peak.precision == precision), None)
 
 
 def _number_of(trial_id: str) -> int:

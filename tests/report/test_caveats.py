@@ -66,6 +66,8 @@ RESULTS: dict[str, Callable[[], StudyResult]] = {
     "disturbed": lambda: result_of([*SOUND, measurement(on=BEST, tokens_per_s=20000.0, repeat=3),
         measurement(on=PLAIN, micro_batch=2, tokens_per_s=9.0), measurement(on=PLAIN, micro_batch=2,
         tokens_per_s=4.0, repeat=1)], *GATED),
+    "side by side": lambda: result_of([dataclasses.replace(run, addresses=(f"10.0.0.{number}",))
+        for number, run in enumerate((SOUND[0], SOUND[3]))], *GATED),
 }  # fmt: skip
 
 

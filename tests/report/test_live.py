@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from platform.report.live import frame
-from platform.report.progress import SearchProgress, count_outcomes, progress_line
+from platform.report.progress import SearchProgress, TrialProgress, count_outcomes, progress_line
 from tests.samples import layout, measurement, oom
 from trainers.records.measurement import Outcome
 from trainers.spec.batch import BatchPoint
@@ -26,11 +26,17 @@ LAST = (
     measurement(on=layout(checkpointing="full"), tokens_per_s=12000.0, outcome=Outcome.THRASH, reason="3 retries"),
     oom(on=Layout(engine="ddp", dp_replicate=4), micro_batch=4),
 )
+TRIAL = TrialProgress(
+    layout=layout(),
+    ladder=(1, 2, 4, 8),
+    batch=BatchPoint(micro_batch=2, grad_accum=64),
+    rungs={1: Outcome.OK},
+    running_s=14.2,
+)
 PROGRESS = SearchProgress(
     trial=3,
     num_trials=12,
-    layout=layout(),
-    batch=BatchPoint(micro_batch=2, grad_accum=64),
+    running=(TRIAL,),
     incumbent=LAST[0],
     outcomes=count_outcomes(LAST),
     elapsed_s=125,
@@ -38,9 +44,6 @@ PROGRESS = SearchProgress(
     gpu_s=500,
     gpu_left_s=1500,
     title="bloom7b-1: bloom-7b1, on 4 x Made-up GPU",
-    ladder=(1, 2, 4, 8),
-    rungs={1: Outcome.OK},
-    running_s=14.2,
     last=LAST,
     predicted=(
         "11,500 tokens/s (4.5% too fast), 60.1 GiB",
@@ -80,10 +83,11 @@ def test_of_several_recipes_it_names_the_one_whose_best_it_shows() -> None:
 
 
 def test_trials_that_measure_nothing_say_what_they_are_for() -> None:
-    bare = dataclasses.replace(PROGRESS, ladder=(), rungs={}, batch=None)
+    trial = dataclasses.replace(TRIAL, ladder=(), rungs={}, batch=None)
+    bare = dataclasses.replace(PROGRESS, running=(trial,))
     assert any(line.strip() == "numerics gate; 14 s" for line in drawn(bare, width=80))
     assert ", numerics gate | " in progress_line(bare)
-    profiling = dataclasses.replace(bare, profiles=True)
+    profiling = dataclasses.replace(bare, running=(dataclasses.replace(trial, profiles=True),))
     assert any(line.strip() == "profile; 14 s" for line in drawn(profiling, width=80))
     assert ", to be profiled | " in progress_line(profiling)
 
@@ -92,6 +96,17 @@ def test_a_low_terminal_shows_fewer_of_the_last_outcomes() -> None:
     assert len(drawn(PROGRESS, width=80, height=14)) == 12
     plain = dataclasses.replace(PROGRESS, predicted=(), model_error="")
     assert len(drawn(plain, width=80)) == 12 and len(drawn(plain, width=80, height=12)) == 11
+
+
+@pytest.mark.parametrize(("lanes", "height"), [(2, 30), (5, 30), (64, 30), (64, 14)])
+def test_trials_side_by_side_have_a_line_each_as_far_as_there_is_room(lanes: int, height: int) -> None:
+    trials = tuple(dataclasses.replace(TRIAL, nodes=(f"10.0.0.{number}",)) for number in range(lanes))
+    lines = drawn(dataclasses.replace(PROGRESS, running=trials), width=120, height=height)
+    shown = [line for line in lines if "micro-batch 1 ok, 2 x 64 runs, 4, 8; 14 s  FSDP2" in line]
+    assert len(lines) <= height and 2 <= len(shown) <= lanes
+    assert shown[0].startswith("running   10.0.0.0  ") and shown[1].startswith("          10.0.0.1  ")
+    left = lanes - len(shown)
+    assert (f"          and {left} more" in lines) == bool(left)
 
 
 def test_of_the_time_that_is_left_it_says_what_is_kept_for_final_runs() -> None:
@@ -103,7 +118,8 @@ def test_of_the_time_that_is_left_it_says_what_is_kept_for_final_runs() -> None:
 
 
 def test_a_final_run_says_that_it_runs_again() -> None:
-    final = dataclasses.replace(PROGRESS, final_run=2, ladder=(2,), rungs={})
+    again = dataclasses.replace(TRIAL, ladder=(2,), rungs={})
+    final = dataclasses.replace(PROGRESS, final_run=2, running=(again,))
     assert any(
         line.strip() == "micro-batch 2 x 64 runs again in fresh processes; 14 s" for line in drawn(final, width=80)
     )
@@ -123,7 +139,7 @@ def test_a_final_run_is_named_beside_the_layouts_searched() -> None:
 
 def test_before_the_first_and_between_trials() -> None:
     early = SearchProgress(
-        trial=0, num_trials=None, layout=None, batch=None, incumbent=None, outcomes=count_outcomes(()),
+        trial=0, num_trials=None, incumbent=None, outcomes=count_outcomes(()),
         elapsed_s=0, left_s=None, gpu_s=0, to_go="3 min 0 s",
     )  # fmt: skip
     text = "\n".join(drawn(early, width=80))

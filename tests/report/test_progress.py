@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from platform.report.follow import followed
-from platform.report.progress import SearchProgress, count_outcomes, measurement_line, progress_line, set_apart
+from platform.report.progress import (
+    SearchProgress,
+    TrialProgress,
+    count_outcomes,
+    measurement_line,
+    progress_line,
+    set_apart,
+)
 from platform.study.history import History
 from platform.study.journal import Tail
 from tests.samples import CLUSTER, RECIPE, header, layout, measurement, miniature, oom, skipped
@@ -25,8 +32,7 @@ def test_a_line_says_trial_best_outcomes_and_time() -> None:
         SearchProgress(
             trial=3,
             num_trials=12,
-            layout=layout(),
-            batch=BatchPoint(micro_batch=2, grad_accum=64),
+            running=(TrialProgress(layout=layout(), ladder=(2,), batch=BatchPoint(micro_batch=2, grad_accum=64)),),
             incumbent=measurement(step_time_derived=True),
             outcomes=count_outcomes([measurement(), oom(), oom(), skipped()]),
             elapsed_s=125,
@@ -48,18 +54,17 @@ def test_a_line_before_anything_happened() -> None:
         SearchProgress(
             trial=1,
             num_trials=None,
-            layout=layout(),
-            batch=None,
+            running=(TrialProgress(layout=layout(), ladder=(1,)),) * 3,
             incumbent=None,
             outcomes=Counter[Outcome](),
             elapsed_s=0,
             left_s=None,
             gpu_s=0,
-            ladder=(1,),
         )
     )
     assert line == (
-        "trial 1: FSDP2 stage 3, sync last, eager, starting | best: none yet | nothing measured yet | 0 s | 0 GPU-s"
+        "trial 1: FSDP2 stage 3, sync last, eager, starting, beside 2 others | best: none yet"
+        " | nothing measured yet | 0 s | 0 GPU-s"
     )
 
 

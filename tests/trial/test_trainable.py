@@ -85,8 +85,9 @@ class TestTheTrialsEnd:
 
         monkeypatch.setattr(recorders, "find", lambda name: None)
         monkeypatch.setattr(recorders, "call", answer)
-        monkeypatch.setattr(trainable, "MemoryKills", lambda: SimpleNamespace(since=lambda: killed))
+        monkeypatch.setattr(trainable, "MemoryKills", lambda nodes: SimpleNamespace(since=lambda: killed))
         monkeypatch.setattr(trainable, "_watch", lambda *_: None)
+        monkeypatch.setattr(trainable.placement_groups, "remove_own", lambda: 0)
         monkeypatch.setattr(trainable, "_trainer", lambda *_: SimpleNamespace(fit=fit))
         monkeypatch.setattr(ray.tune, "report", reported.append)
         cluster = Cluster(device_kind="cpu", device="d", device_memory_gib=1.0, devices_per_node=2)

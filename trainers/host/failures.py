@@ -35,6 +35,8 @@ class RungFailure(Exception):
         self.asked_gib = asked_gib
         self.allocated_gib = allocated_gib
         self.reserved_gib = reserved_gib
+        self.killed = ""
+        """What killed its process for lack of host memory, as a clause; "" where nothing did."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (dict(self.__dict__),))
@@ -42,7 +44,9 @@ class RungFailure(Exception):
 
 def _rebuild(state: dict[str, object]) -> RungFailure:
     fields = {name: state[name] for name in ("phase", "rank", "asked_gib", "allocated_gib", "reserved_gib")}
-    return RungFailure(state["outcome"], state["reason"], **fields)  # type: ignore[arg-type]
+    failure = RungFailure(state["outcome"], state["reason"], **fields)  # type: ignore[arg-type]
+    failure.killed = str(state["killed"])
+    return failure
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +60,8 @@ class EndCause:
     asked_gib: float | None = None
     allocated_gib: float | None = None
     reserved_gib: float | None = None
+    killed: str = ""
+    """What killed a process for lack of host memory, as a clause; "" where nothing did."""
     silent: bool = False
     """A process is gone and no rank knows why: nothing is learned about the layout, and it may be tried again."""
 
@@ -84,6 +90,7 @@ def classify(failures: Mapping[int, BaseException], *, dead: Mapping[int, str], 
                     asked_gib=error.asked_gib,
                     allocated_gib=error.allocated_gib,
                     reserved_gib=error.reserved_gib,
+                    killed=error.killed,
                 )
     for rank, error in sorted(failures.items(), key=lambda item: (_broken(item[1]), item[0])):
         if _broken(error):

@@ -5,6 +5,7 @@ What the others of a trial say then is no cause: a peer sees a closed connection
 
 import re
 import time
+from collections.abc import Collection
 from typing import Any, cast
 
 import ray
@@ -19,11 +20,14 @@ _POLL_S = 0.2
 
 
 class MemoryKills:
-    """Memory kills since its creation: of this Ray job's processes on any node, and of the kernel's on this node."""
+    """Memory kills since its creation: of this Ray job's processes on some nodes, and of the kernel's on this node."""
 
-    def __init__(self) -> None:
+    def __init__(self, nodes: Collection[str] = ()) -> None:
+        """Takes Ray's ids of the nodes, none for all."""
+        self._nodes = frozenset(nodes)
+        self._sees_kernel = not nodes or ray.get_runtime_context().get_node_id() in self._nodes
         self._by_kernel = node.oom_kills()
-        self._by_monitor = set(_by_monitor())
+        self._by_monitor = set(_by_monitor(self._nodes))
 
     def since(self, wait_s: float = LATE_S) -> str:
         """Returns who killed what as a clause, waiting up to `wait_s` seconds for it; "" where nothing was killed."""
@@ -33,15 +37,17 @@ class MemoryKills:
         return clause
 
     def _clause(self) -> str:
-        if new := [detail for worker, detail in _by_monitor().items() if worker not in self._by_monitor]:
+        if new := [detail for worker, detail in _by_monitor(self._nodes).items() if worker not in self._by_monitor]:
             return new[0]
-        if (kills := node.oom_kills() - self._by_kernel) > 0:
+        if self._sees_kernel and (kills := node.oom_kills() - self._by_kernel) > 0:
             return f"the kernel's count of such kills grew by {kills}"
         return ""
 
 
-def _by_monitor() -> dict[bytes, str]:
-    """Returns what Ray's memory monitor reports of the job's processes that it killed, by Ray's ids."""
+def _by_monitor(nodes: Collection[str]) -> dict[bytes, str]:
+    """Returns what Ray's memory monitor reports of the job's processes that it killed on these nodes, none for all, by
+    Ray's ids.
+    """
     # Ray's own, not of its public interface: the list of workers that its dashboard shows, asked without a dashboard.
     messages, common = cast(Any, gcs_pb2), cast(Any, common_pb2)
     killed: int = common.WorkerExitType.Value("NODE_OUT_OF_MEMORY")
@@ -52,6 +58,7 @@ def _by_monitor() -> dict[bytes, str]:
         worker.worker_address.worker_id: _sentence(worker)
         for worker in workers
         if not worker.is_alive and worker.exit_type == killed and worker.job_id == job
+        if not nodes or worker.worker_address.node_id.hex() in nodes
     }
 
 

@@ -95,6 +95,8 @@ class Job:
     cpus_per_worker: float
     nodes: tuple[str, ...] = ()
     """Ray's ids of the nodes that its workers may use; empty for all."""
+    shares_nodes: bool = False
+    """Whether other trials may run on other devices of these nodes at the same time."""
     repeat: int = 0
     """0 for the search's own run; above 0 for a run of one point in separate processes after the search."""
     is_winner_run: bool = False

@@ -167,6 +167,10 @@ class TrialStart:
     """The point that the trial profiles instead of measuring."""
     state: SearchState | None = None
     """State of the search that asked for it; None in journals of older versions."""
+    nodes: tuple[str, ...] = ()
+    """Addresses of the nodes that it was given; empty where trials run one at a time, on any."""
+    beside: tuple[str, ...] = ()
+    """Ids of the trials that ran when it began."""
 
     @property
     def is_final(self) -> bool:
@@ -296,6 +300,8 @@ class TrialEnd:
     """Kind of failure, as in `platform.search.loop.policy`; "" where it ran to its end."""
     node: str = ""
     """Address of the node that it failed on, where known."""
+    beside: tuple[str, ...] = ()
+    """Ids of the trials that ran at any time while it did."""
 
     def __post_init__(self) -> None:
         if self.state not in get_args(TrialState):

@@ -70,6 +70,10 @@ class Measurement:
     trial_id: str = ""
     repeat: int = 0
     """0 for the search's own run, from 1 for further runs of the same point in separate processes."""
+    addresses: tuple[str, ...] = ()
+    """Addresses of the nodes that it ran on, each once; empty in measurements that are older than this field."""
+    beside: tuple[str, ...] = ()
+    """Ids of the trials that ran at any time while it did."""
     measured_grad_accum: int = 0
     """Micro-steps of a timed step; below `batch.grad_accum` the step time is derived."""
 

@@ -85,9 +85,9 @@ def ask(num_workers: int, cpus_per_worker: float) -> None:
             _start(node, 1, context.get_runtime_env_string())
 
 
-def ask_first(workers_of: Mapping[str, int], cpus_per_worker: float) -> None:
-    """Asks for the processes of a session's first trial: each of these nodes, by Ray's ids, for that many workers, and
-    the driver's for Tune's side. They import what they need at the same time, while the search prepares.
+def ask_first(workers_of: Mapping[str, int], cpus_per_worker: float, num_trials: int = 1) -> None:
+    """Asks for the processes of a session's first trials: each of these nodes, by Ray's ids, for that many workers, and
+    the driver's for Tune's side of each. They import what they need at the same time, while the search prepares.
 
     It asks only if a node has room; a failure has no consequence.
     """
@@ -105,7 +105,7 @@ def ask_first(workers_of: Mapping[str, int], cpus_per_worker: float) -> None:
                 if num_workers:
                     _start(node, num_workers, _text(environment))
                 if node["NodeID"] == driver.get_node_id():
-                    _start(node, 1, of_tune)
+                    _start(node, num_trials, of_tune)
 
 
 def _text(environment: Mapping[str, Any]) -> str:

@@ -89,6 +89,9 @@ class Recorder:
         self._lock = threading.Lock()
         self._statuses: dict[str, dict[str, Any]] = {}
         self._nodes: dict[str, list[str]] = {}
+        self._addresses: dict[str, list[str]] = {}
+        self._beside: dict[str, set[str]] = {}
+        """By trial that runs: the trials that have run beside it since its last rung began."""
         self._measured_batches: dict[str, set[BatchPoint]] = {}
         self._ended_trials: set[str] = set()
         if self._state_path.exists():
@@ -131,13 +134,24 @@ class Recorder:
             if batch is not None and (before is None or before["batch"] != batch):
                 start = journal.RungStart(trial_id=trial_id, batch=from_json(BatchPoint, batch), deadline_s=allowed_s)
                 record(self._path, start, must_exist=True)
+                self._beside[trial_id] = self._beside.keys() - {trial_id}
+            if trial_id not in self._beside:
+                for others in self._beside.values():
+                    others.add(trial_id)
+                self._beside[trial_id] = self._beside.keys() - {trial_id}
             self._statuses[trial_id] = {"phase": phase, "batch": batch, "until": time.monotonic() + allowed_s}
             self._keep()
 
-    def place(self, trial_id: str, nodes: list[str]) -> None:
-        """Sets Ray's id of each rank's node."""
+    def place(self, trial_id: str, nodes: list[str], addresses: Sequence[str] = ()) -> None:
+        """Sets Ray's id, and the address, of each rank's node."""
         with self._lock:
-            self._nodes[trial_id] = nodes
+            self._nodes[trial_id], self._addresses[trial_id] = nodes, list(dict.fromkeys(addresses))
+            self._keep()
+
+    def ended(self, trial_id: str) -> None:
+        """Notes that a trial runs no more, beside which others ran."""
+        with self._lock:
+            self._beside.pop(trial_id, None)
             self._keep()
 
     def seconds_until(self, moment_s: float) -> float:
@@ -189,6 +203,11 @@ class Recorder:
                 entry = dataclasses.replace(entry, batch=next_batch)
             elif entry.batch in measured_batches:  # asked again: the process that wrote it died before it could answer
                 return "known"
+            entry = dataclasses.replace(
+                entry,
+                addresses=tuple(self._addresses.get(trial_id, ())),
+                beside=tuple(sorted(self._beside.get(trial_id, ()))),
+            )
             record(self._path, journal.Measured(measurement=entry), must_exist=True)
             self._count(trial_id, entry)
         return entry.outcome.value
@@ -207,12 +226,15 @@ class Recorder:
         there too.
         """
         part = self._state_path.with_suffix(".part")
-        part.write_text(json.dumps({"statuses": self._statuses, "nodes": self._nodes}))
+        beside = {trial_id: sorted(others) for trial_id, others in self._beside.items()}
+        kept = {"statuses": self._statuses, "nodes": self._nodes, "addresses": self._addresses, "beside": beside}
+        part.write_text(json.dumps(kept))
         part.replace(self._state_path)
 
     def _restore(self) -> None:
         state = read_json(self._state_path)
-        self._statuses, self._nodes = state["statuses"], state["nodes"]
+        self._statuses, self._nodes, self._addresses = state["statuses"], state["nodes"], state["addresses"]
+        self._beside = {trial_id: set(others) for trial_id, others in state["beside"].items()}
         for line in read_plain(Path(self._path)).splitlines():
             try:
                 entry = from_line(line)

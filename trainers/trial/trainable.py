@@ -24,7 +24,7 @@ from trainers.records.measurement import Outcome
 from trainers.spec.batch import BatchPoint
 from trainers.spec.codec import from_json, to_json
 from trainers.startup import prestart
-from trainers.trial import command_trial, worker
+from trainers.trial import command_trial, placement_groups, worker
 from trainers.trial import recorder as recorders
 from trainers.trial.recorder import RecorderError, RecorderGoneError
 
@@ -43,10 +43,10 @@ def run_trial(config: Mapping[str, Any]) -> None:
     """Runs the `Job` in `config["job"]`; reports to Tune how it ended. Never raises for what happened on a worker."""
     job = from_json(Job, config["job"])
     recorder = recorders.find(job.recorder)
-    started_s, kills = time.monotonic(), MemoryKills()
+    started_s, kills = time.monotonic(), MemoryKills(job.nodes)
     is_over = threading.Event()  # the process goes on to the next trial
     threading.Thread(target=_watch, args=(job, recorder, started_s, is_over), daemon=True).start()
-    state, reason, rank = "done", "", None
+    state, reason, rank, killed = "done", "", None, ""
     try:
         if job.recipe.command:
             state, reason = command_trial.run(job)
@@ -57,16 +57,21 @@ def run_trial(config: Mapping[str, Any]) -> None:
         verdict = classify(raised, dead=dead, otherwise=one_line(getattr(error, "controller_failure", error)))
         if unrecorded := next((failure for failure in raised.values() if isinstance(failure, RecorderError)), None):
             verdict = EndCause(outcome=Outcome.FAILED, reason=str(unrecorded), silent=True)
-        if verdict.silent and (killed := kills.since()):
-            verdict = host_memory(killed, rank=verdict.rank)
+        if verdict.silent and (clause := kills.since()):
+            verdict = host_memory(clause, rank=verdict.rank)
         rank = verdict.rank
         try:
-            state, reason = write(job, recorder, verdict)
+            if verdict.killed and job.shares_nodes:  # the driver knows whether another trial may be the cause
+                state, reason, killed = "failed", verdict.reason, verdict.killed
+            else:
+                state, reason = write(job, recorder, verdict)
         except RecorderError as recorder_error:
             state, reason = "failed", str(recorder_error)
     finally:
         is_over.set()
-    ray.tune.report({"state": state, "reason": reason, "rank": rank, "wall_s": time.monotonic() - started_s})
+        placement_groups.remove_own()
+    ended = {"state": state, "reason": reason, "rank": rank, "killed": killed}
+    ray.tune.report({**ended, "wall_s": time.monotonic() - started_s})
 
 
 class _OnNodesThatAreThere(FixedScalingPolicy):
@@ -85,7 +90,7 @@ def lean(options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the arguments of Train's controller, without what starts three processes that a training does not need.
 
     Each takes seconds to start. One hands out shards of Ray Data, one asks the dashboard every second whether to remove
-    the placement group: Tune's side of the study does so at the trial's end. One asks the autoscaler for resources.
+    the placement group: `run_trial` does so at the trial's end. One asks the autoscaler for resources.
     """
     callbacks = [option for option in options["callbacks"] if type(option).__name__ not in _UNUSED_CALLBACKS]
     return {
@@ -196,7 +201,9 @@ def by_rank(error: BaseException) -> tuple[dict[int, BaseException], dict[int, s
             raised[rank] = failure
         elif isinstance(death, OutOfMemoryError):
             killed = host_memory(_death(death), rank=rank)
-            raised[rank] = RungFailure(killed.outcome, killed.reason, phase="", rank=rank)  # the trial's phase counts
+            failed = RungFailure(killed.outcome, killed.reason, phase="", rank=rank)  # the trial's phase counts
+            failed.killed = killed.killed
+            raised[rank] = failed
         else:
             dead[rank] = _death(death)
     return raised, dead
@@ -208,7 +215,7 @@ def host_memory(killed: str, *, rank: int | None = None) -> EndCause:
     """
     process_text = "a process of the trial" if rank is None else f"the process of rank {rank}"
     reason = f"{process_text} was killed because host memory ran out: {killed}"
-    return EndCause(outcome=Outcome.OOM, reason=reason, rank=rank)
+    return EndCause(outcome=Outcome.OOM, reason=reason, rank=rank, killed=killed)
 
 
 def _death(error: BaseException) -> str:

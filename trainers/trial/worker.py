@@ -119,11 +119,12 @@ class TrialWorker:
         Raises:
             RungFailure: the layout's groups do not fit them.
         """
-        nodes = self.gather(ray.get_runtime_context().get_node_id())
+        places = self.gather((ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address()))
+        nodes, addresses = [node for node, _ in places], [address for _, address in places]
         if reason := placement_refusal(self.job.layout, nodes):
             raise RungFailure(Outcome.FAILED, reason, phase="init", rank=self.rank)
         if self.rank == 0:
-            self._call_recorder("place", self.job.trial_id, nodes)
+            self._call_recorder("place", self.job.trial_id, nodes, addresses)
 
     def _import_engine(self) -> float:
         """Imports the engine, whose memory does not count as the model's; returns the seconds that it took.

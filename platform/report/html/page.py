@@ -10,6 +10,7 @@ from platform.report.html.axis_sections import worth_of_axes
 from platform.report.html.budget_sections import cost_of_the_search, days_against_devices
 from platform.report.html.conditions import conditions
 from platform.report.html.elements import Block, Facts, Paragraph, Section, blocks_of, document, headed
+from platform.report.html.lane_sections import trials_side_by_side
 from platform.report.html.loss_sections import loss_curves
 from platform.report.html.pareto import Group, groups_of
 from platform.report.html.speed_sections import against_batch_and_length, against_memory, heat_maps
@@ -53,6 +54,7 @@ def page(results: Sequence[StudyResult], folders: Sequence[Path] = (), *, refres
             Section(id="predicted", title="Predicted against measured", blocks=[*predicted_and_measured(results)]),
             Section(id="losses", title="Loss curves", blocks=[*loss_curves(results, folders)]),
             Section(id="cost", title="What the search cost, taught and saved", blocks=[*cost_of_the_search(results)]),
+            Section(id="lanes", title="Trials side by side", blocks=[*trials_side_by_side(results)]),
             Section(id="conditions", title="Conditions", blocks=[*conditions(results)]),
         ],
         refresh_s=refresh_s,

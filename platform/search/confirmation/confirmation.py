@@ -13,7 +13,6 @@ from platform.search.confirmation.recipe_confirmation import RecipeConfirmation
 from platform.search.confirmation.run_order import ConfirmationRun
 from platform.search.setup.confirmation_rules import ConfirmationRules
 from platform.study.history import History
-from platform.study.keys import by_recipe
 from platform.study.result import gate as gates
 from platform.study.result.float8_price import compared
 from platform.study.result.ranking import points
@@ -70,11 +69,11 @@ class Confirmation:
 
     def _of_each(self, attempted: Sequence[TrialStart]) -> list[RecipeConfirmation]:
         """Returns what is left of each recipe where the trials that were `attempted` are not asked for again."""
-        plan, measured = self.plan, by_recipe(self.history.measurements)
+        plan = self.plan
         return [
             RecipeConfirmation(
                 recipe,
-                measured.get(recipe.id, ()),
+                self.history.of_recipe(recipe.id),
                 self.history,
                 candidates=plan.candidates,
                 rules=plan.rules,

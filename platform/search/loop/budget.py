@@ -25,7 +25,7 @@ class Budget:
 
 
 class Spending:
-    """Counts a session's time and device seconds. Trials run one at a time: `begin` and `end` alternate."""
+    """Counts a session's time and device seconds, over all trials that run side by side."""
 
     def __init__(self, budget: Budget, *, num_devices: int, clock: Callable[[], float] = time.monotonic) -> None:
         """Starts to count: Ray runs by now, whose start no budget holds."""
@@ -36,28 +36,27 @@ class Spending:
         self._ended_gpu_s = 0.0
         self._num_searched = 0
         """Number of the search's trials."""
-        self._running: tuple[int, float] | None = None
+        self._running: dict[str, tuple[int, float]] = {}
+        """By trial that runs: its devices, and when it began."""
         self._kept_s = 0.0
 
-    def begin(self, num_devices: int, *, searches: bool = False) -> None:
+    def begin(self, trial_id: str, num_devices: int, *, searches: bool = False) -> None:
         """Begins a trial on `num_devices`, which either `searches` or is a final run."""
-        self._running = (num_devices, self._clock())
+        self._running[trial_id] = (num_devices, self._clock())
         self._num_searched += searches
 
-    def end(self) -> tuple[float, float]:
-        """Ends the running trial; returns its seconds and its device seconds."""
-        assert self._running is not None, "no trial is running"
-        num_devices, since_s = self._running
-        self._running = None
+    def end(self, trial_id: str) -> tuple[float, float]:
+        """Ends a trial; returns its seconds and its device seconds."""
+        num_devices, since_s = self._running.pop(trial_id)
         wall_s = self._clock() - since_s
         self._ended_gpu_s += wall_s * num_devices
         return wall_s, wall_s * num_devices
 
     @property
     def gpu_s(self) -> float:
-        """Device seconds of this session, including those of the running trial."""
-        running = self._running
-        return self._ended_gpu_s + (running[0] * (self._clock() - running[1]) if running else 0.0)
+        """Device seconds of this session, including those of the running trials."""
+        running = tuple(self._running.values())  # the progress thread asks while a trial begins
+        return self._ended_gpu_s + sum(devices * (self._clock() - since_s) for devices, since_s in running)
 
     def gpu_left_s(self) -> float:
         """Returns the device seconds left in the budget, infinite without one."""
@@ -78,12 +77,19 @@ class Spending:
         """Returns the seconds that the search leaves for final runs, 0 once it is over."""
         return self._kept_s
 
-    def stop_at_s(self, leave_s: float) -> float | None:
-        """Returns when a trial must end, by the driver's monotonic clock, so that `leave_s` remain; None without a
-        budget.
+    def stop_at_s(self, leave_s: float, num_lanes: int = 1) -> float | None:
+        """Returns when a trial must end, by the driver's monotonic clock, so that `leave_s` remain even where trials
+        spend device seconds in each of `num_lanes` until then; None without a budget.
         """
         left_s = self.time_left_s() - leave_s
+        if math.isfinite(self.gpu_left_s()):
+            left_s = min(left_s, (self.gpu_left_s() / self.num_devices - leave_s) / num_lanes)
         return self._clock() + left_s if math.isfinite(left_s) else None
+
+    def _promised_gpu_s(self, trial_s: float) -> float:
+        """Returns the device seconds that the running trials still take, if each takes `trial_s` in all."""
+        now_s = self._clock()
+        return sum(devices * max(0.0, trial_s - (now_s - since_s)) for devices, since_s in self._running.values())
 
     @property
     def whole_s(self) -> float:
@@ -94,7 +100,7 @@ class Spending:
     def over_reason(self, *, trial_s: float, reserve_s: float) -> str:
         """Returns why the search may run no further trial, "" where it may.
 
-        A trial takes `trial_s` at least, and leaves `reserve_s` for the final runs.
+        A trial takes `trial_s` at least, those that run too, and leaves `reserve_s` for the final runs.
         """
         limit = self.budget.max_trials
         is_run = limit is not None and self._num_searched >= limit
@@ -104,6 +110,8 @@ class Spending:
 
     def _time_over_reason(self, trial_s: float, reserve_s: float) -> str:
         budget, left_s = self.budget, self.time_left_s()
+        if math.isfinite(self.gpu_left_s()) and math.isfinite(trial_s):
+            left_s = min(left_s, (self.gpu_left_s() - self._promised_gpu_s(trial_s)) / self.num_devices)
         if self.gpu_left_s() <= 0:
             return f"{round(budget.gpu_s or 0.0, 1):g} device seconds are spent (--gpu-s)"
         if left_s <= 0:

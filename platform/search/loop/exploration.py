@@ -44,8 +44,8 @@ class Exploration:
     ) -> None:
         self._log, self._settings, self._relearn = log, settings, relearn
         self._candidates = {candidate.key: candidate for candidate in candidates}
-        self._suggested: Candidate | None = None
-        """The searcher's last suggestion."""
+        self._running: dict[str, ExplorationTrial] = {}
+        """By key: the search's trials that run."""
         self._passed_over: set[str] = set()
         """Keys of candidates whose trials are too long for the time that is left."""
         self._aside: dict[str, Candidate] = {}
@@ -54,9 +54,14 @@ class Exploration:
         """Layouts given up since a trial last ran well; they are marked as failed once another trial shows that the
         cluster works.
         """
-        self._begin(searcher)
+        self._take(searcher)
 
-    def _begin(self, searcher: Searcher[Candidate]) -> None:
+    @property
+    def running(self) -> tuple[ExplorationTrial, ...]:
+        """The search's trials that run."""
+        return tuple(self._running.values())
+
+    def _take(self, searcher: Searcher[Candidate]) -> None:
         """Takes the searcher, and updates it with all that is known."""
         self._searcher = searcher
         self._rung_searcher = searcher if isinstance(searcher, RungSearcher) else None
@@ -76,7 +81,7 @@ class Exploration:
         if probe is None or relearn is None:
             return False
         self._relearn = None
-        self._begin(relearn(probe))
+        self._take(relearn(probe))
         return True
 
     def next_in_time(
@@ -109,18 +114,22 @@ class Exploration:
         """Returns the searcher's suggestion. Once it has none, returns untested rungs next to each best layout's; None
         when nothing is left.
         """
-        while (candidate := self._searcher.suggest()) is not None:
+        running = tuple(
+            dataclasses.replace(trial.candidate, micro_batches=tuple(point.micro_batch for point in trial.rungs))
+            for trial in self._running.values()
+        )
+        while (candidate := self._searcher.suggest(running)) is not None:
             if self._rung_searcher:
                 if candidate.finds_largest:  # of all of its sizes
                     candidate = self._candidates.get(candidate.key, candidate)
                 candidate = dataclasses.replace(candidate, refine=False)
             if missing := self._log.history.missing(candidate):
-                self._suggested = candidate
-                return _trial(candidate, missing)
+                return dataclasses.replace(_trial(candidate, missing), suggestion=candidate)
             self._update(candidate)
-        self.blame_suspects()
+        if not self._running:
+            self.blame_suspects()
         for candidate in self._aside.values():
-            if missing := self._log.history.missing(candidate):
+            if candidate.key not in self._running and (missing := self._log.history.missing(candidate)):
                 return _trial(candidate, missing)
         return self._refinement(self._rung_searcher) if self._rung_searcher else None
 
@@ -132,20 +141,27 @@ class Exploration:
         planned = self._candidates.get(candidate.key, candidate)
         self._searcher.update(planned, self._log.history.measured(candidate.key))
 
-    def trial_ended(self, key: str, *, interrupted: bool) -> None:
-        """Updates the searcher with what a trial of the candidate measured. Skipped while rungs are missing that it
-        asked for: the searcher suggests these again. A searcher of whole ladders goes on with others after a trial that
-        was `interrupted`.
+    def begin(self, trial: ExplorationTrial) -> None:
+        """Takes note that the trial runs: nothing of its layout is suggested meanwhile."""
+        self._running[trial.candidate.key] = trial
+
+    def trial_ended(self, key: str, *, interrupted: bool, runs_again: bool) -> None:
+        """Updates the searcher with what a trial of the candidate measured. Skipped where it `runs_again`, and while
+        rungs are missing that it asked for: the searcher suggests these again. A searcher of whole ladders goes on with
+        others after a trial that was `interrupted`.
         """
+        ended = self._running.pop(key)
+        if runs_again:
+            return
         is_new = self._takes_probe()
-        candidate, suggested = self._candidates.get(key), self._suggested
+        candidate, suggested = self._candidates.get(key), ended.suggestion
         if candidate is None or (is_new and self._rung_searcher):  # a new searcher was taught all of it
             return
         if interrupted and not self._rung_searcher:
             self._aside[key] = candidate
             self._searcher.update(candidate, self._log.history.measured(key))
             return
-        if interrupted or suggested is None or suggested.key != key or not self._log.history.missing(suggested):
+        if interrupted or suggested is None or not self._log.history.missing(suggested):
             self._update(candidate)
 
     def suspect(self, failed: Measurement) -> None:
@@ -179,14 +195,18 @@ class Exploration:
             self._searcher.update(settled_candidate, history.measured(candidate.key))
 
     def _refinement(self, searcher: RungSearcher[Candidate]) -> ExplorationTrial | None:
-        """Returns further rungs of the best layout of each recipe, once a searcher of single rungs has ended."""
+        """Returns further rungs of the best layout of each recipe of which no layout runs, once a searcher of single
+        rungs has ended.
+        """
+        running = {trial.candidate.recipe for trial in self._running.values()}
         for recipe in dict.fromkeys(candidate.recipe for candidate in self._candidates.values()):
+            if recipe in running:
+                continue
             best = winner([m for m in self._log.history.measurements if m.recipe == recipe])
             candidate = self._candidates.get(key_of(best)) if best else None
             if best is None or candidate is None or candidate.finds_largest or candidate.key in self._passed_over:
                 continue
             if rungs := self._further_rungs(candidate, searcher.deferred(candidate), best.batch.micro_batch):
-                self._suggested = None
                 return _trial(candidate, rungs)
         return None
 

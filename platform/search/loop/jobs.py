@@ -2,9 +2,11 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from platform.cluster.connection import users_environment
+from platform.cost_model.columns import Columns
 from platform.cost_model.hardware import datasheet_tflops
 from platform.cost_model.ordering import known_columns
 from platform.cost_model.predict import predict
@@ -44,6 +46,10 @@ class TrialSettings:
     """Whether one rung that is predicted not to fit is run all the same, until one ran out of memory: a stand-in shows
     what a search on a real device meets.
     """
+    predicted_gib: Mapping[str, Mapping[int, float]] = dataclasses.field(default_factory=dict[str, Mapping[int, float]])
+    """By candidate and micro-batch: the peak memory that the plan predicts, which is predicted anew where it is not
+    here. A candidate's own prediction takes 20 ms.
+    """
     rules: ConfirmationRules | None
     """The steps a winner goes through after the search; None for none."""
 
@@ -62,13 +68,18 @@ def make_job(
     settings: TrialSettings,
     stop_at_s: float | None,
     runs_one: bool = False,
+    nodes: Mapping[str, str] = MappingProxyType({}),
+    shares_nodes: bool = False,
+    probes: bool = True,
 ) -> Job:
     """Returns a trial of `candidate` that climbs `rungs`, for the search or as the `final` one; it begins no rung after
-    `stop_at_s` by the driver's monotonic clock (None: no limit), except its first where it `runs_one`.
+    `stop_at_s` by the driver's monotonic clock (None: no limit), except its first where it `runs_one`. It runs on
+    `nodes` (addresses by Ray's ids; empty: where the settings allow), which it `shares_nodes` with other trials or not,
+    and `probes` devices and links where that is still to be done.
     """
     # Where every point is asked for, none is cut short.
     race = final is None and not (settings.rules and settings.rules.finalists is None)
-    best = winner([m for m in history.measurements if m.recipe == candidate.recipe]) if race else None
+    best = winner(history.of_recipe(candidate.recipe.id)) if race else None
     memory_measurements = memory_points(history.measured(candidate.key))
     ladder = dataclasses.replace(
         candidate, micro_batches=tuple(sorted({point.micro_batch for point in (*memory_measurements, *rungs)}))
@@ -85,7 +96,8 @@ def make_job(
         rungs=rungs,
         cluster=settings.cluster,
         cpus_per_worker=settings.cpus_per_worker,
-        nodes=settings.nodes,
+        nodes=tuple(nodes) or settings.nodes,
+        shares_nodes=shares_nodes,
         repeat=final.repeat if final else 0,
         is_winner_run=final is not None and final.is_winner_run,
         gate=final and final.gate,
@@ -93,7 +105,7 @@ def make_job(
         profile=final and final.profile,
         incumbent_tokens_per_s=best and best.tokens_per_s,
         known_memory=memory_measurements if race else (),
-        predicted_gib=predicted_gib(ladder, settings.cluster, settings.cap_gib) if race else (),
+        predicted_gib=_predicted(ladder, settings) if race else (),
         runs_one=runs_one,
         finds_largest=candidate.finds_largest and final is None,
         tries_misfit=race
@@ -101,8 +113,8 @@ def make_job(
         and all(measurement.outcome is not Outcome.OOM for measurement in history.measurements),
         cap_gib=settings.cap_gib,
         held_gib=held,
-        probe_s=settings.probe_s if history.probe is None and final is None else None,
-        matmul_peak_tflops=history.peak_tflops(candidate.recipe.compute_precision),
+        probe_s=settings.probe_s if probes and history.probe is None and final is None else None,
+        matmul_peak_tflops=history.peak_tflops(candidate.recipe.compute_precision, nodes=nodes.values()),
         datasheet_peak_tflops=datasheet_tflops(settings.cluster, candidate.recipe.product_type),
         environment=users_environment() if candidate.recipe.command else {},
         stop_at_s=stop_at_s,
@@ -165,6 +177,26 @@ def misfits_of_layout(job: Job, history: History, settings: TrialSettings) -> tu
 def failed_measurement(job: Job, batch: BatchPoint, reason: str) -> Measurement:
     """Returns the measurement that stands for a rung whose trials died without a result."""
     return job.measurement(batch, Outcome.FAILED, reason=reason or "its processes ended without a message")
+
+
+def _predicted(candidate: Candidate, settings: TrialSettings) -> tuple[tuple[int, float], ...]:
+    known = settings.predicted_gib.get(candidate.key, {})
+    if all(micro_batch in known for micro_batch in candidate.micro_batches):
+        return tuple((micro_batch, known[micro_batch]) for micro_batch in candidate.micro_batches)
+    return predicted_gib(candidate, settings.cluster, settings.cap_gib)
+
+
+def planned_gib(candidates: Sequence[Candidate], columns: Columns | None) -> dict[str, dict[int, float]]:
+    """Returns the candidates' predicted peak memory by candidate and micro-batch, from the plan's columns; empty
+    without any.
+    """
+    if columns is None:
+        return {}
+    peaks_gib = iter(predict(columns).memory.allocated_gib.tolist())
+    return {
+        candidate.key: {micro_batch: next(peaks_gib) for micro_batch in candidate.micro_batches}
+        for candidate in candidates
+    }
 
 
 def predicted_gib(candidate: Candidate, cluster: Cluster, cap_gib: float | None) -> tuple[tuple[int, float], ...]:

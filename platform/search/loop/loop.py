@@ -1,8 +1,10 @@
 """The search loop: which trial runs next, and what its end means. It knows neither Ray nor how a trial runs."""
 
+import dataclasses
 import functools
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from platform.search.confirmation.confirmation import ConfirmationPlan
 from platform.search.confirmation.confirmation_trial import ConfirmationTrial
@@ -10,6 +12,7 @@ from platform.search.loop import policy
 from platform.search.loop.budget import Budget, Spending
 from platform.search.loop.exploration import Exploration, Relearn, SearchEnd
 from platform.search.loop.jobs import TrialSettings, failed_measurement, make_job
+from platform.search.loop.lanes import Lanes
 from platform.search.loop.policy import Kind, Next
 from platform.search.loop.study_log import StudyLog
 from platform.search.loop.time_plan import TimePlan
@@ -25,8 +28,22 @@ from trainers.records.measurement import ENDS_LADDER, Measurement
 from trainers.records.search_state import SearchState
 
 
+@dataclasses.dataclass(kw_only=True, slots=True)
+class RunningTrial:
+    """A trial in flight."""
+
+    job: Job
+    start: TrialStart
+    is_alone: bool
+    """Whether nothing may run beside it."""
+    beside: set[str]
+    """Ids of the trials that have run beside it so far."""
+
+
 class SearchLoop:
-    """One session of a study, from its journal on. `next_job` and `on_trial_end` alternate: one trial at a time."""
+    """One session of a study, from its journal on. `next_job` begins trials until it returns None, and `on_trial_end`
+    ends each of them.
+    """
 
     def __init__(
         self,
@@ -39,9 +56,11 @@ class SearchLoop:
         forecast: Forecast = NO_FORECAST,
         clock: Callable[[], float] = time.monotonic,
         relearn: Relearn | None = None,
+        lanes: Lanes | None = None,
     ) -> None:
         """Begins to count budgets, by the monotonic `clock`: the time of day may be set back by hours. `relearn` makes
-        a new searcher once the first trial has measured devices and links.
+        a new searcher once the first trial has measured devices and links. `lanes` are the places of trials that run
+        side by side; None for one trial at a time.
         """
         self.study, self.settings = study, settings
         self.spending = Spending(budget, num_devices=settings.cluster.num_devices, clock=clock)
@@ -62,8 +81,18 @@ class SearchLoop:
         """Whether the budget reserves time to confirm a new winner. Off where that reserve alone would leave the
         session nothing to run.
         """
-        self._running: tuple[Job, TrialStart] | None = None
-        """The trial in flight, with its first line."""
+        self._lanes = lanes or Lanes()
+        self._running: dict[str, RunningTrial] = {}
+        """The trials in flight, by their ids."""
+        self._waits = False
+        """Whether what follows waits for the end of a trial."""
+        self._ends: list[policy.Ended] = []
+        """The ends of this session's trials, in their order."""
+        self._crowded: set[str] = set()
+        """Keys of candidates whose trials neighbours crowded out of host memory."""
+        self._streaks = Counter[str]()
+        self._avoided: frozenset[str] = frozenset()
+        """Addresses of the nodes on which no further trial is to run."""
 
     @property
     def history(self) -> History:
@@ -81,9 +110,18 @@ class SearchLoop:
         return self._search_end is not None and self._search_end.tried_all
 
     @property
-    def running(self) -> Job | None:
-        """The trial in flight."""
-        return self._running[0] if self._running else None
+    def running(self) -> dict[str, Job]:
+        """The trials in flight, by their ids."""
+        return {trial_id: trial.job for trial_id, trial in self._running.copy().items()}
+
+    @property
+    def num_lanes(self) -> int:
+        """How many trials may run side by side now."""
+        return max(1, self._lanes.count())
+
+    def neighbours(self, trial_id: str) -> frozenset[str]:
+        """Returns the ids of the trials that have run beside a running one so far."""
+        return frozenset(self._running[trial_id].beside)
 
     @property
     def left_out(self) -> str:
@@ -106,12 +144,22 @@ class SearchLoop:
         return self._log.has_unwritten
 
     def next_job(self) -> Job | None:
-        """Returns the next trial, recorded as started; None when the session is over (`ended_reason` states why)."""
-        trial = self.decide().trial
-        if trial is None:
-            self._log.write()
+        """Returns the next trial, recorded as started; None where none may begin beside those that run, and without
+        any when the session is over (`ended_reason` states why).
+        """
+        running = self.running
+        if running and (self._waits or any(trial.is_alone for trial in self._running.values())):
             return None
-        job = self._job(trial)
+        nodes = self._lanes.place(running.values(), avoid=self._avoided)
+        if nodes is None:
+            return None
+        decision = self.decide()
+        self._waits, trial = decision.waits, decision.trial
+        if trial is None:
+            if not running:
+                self._log.write()
+            return None
+        job = self._job(trial, nodes)
         start = TrialStart(
             trial_id=job.trial_id,
             key=f"{job.recipe.id}-{job.layout.id}",
@@ -121,10 +169,17 @@ class SearchLoop:
             repeat=job.repeat,
             profiles=job.profile,
             state=self.state,
+            nodes=tuple(nodes.values()),
+            beside=tuple(running),
         )
         self._log.record(start)
-        self._running = job, start
-        self.spending.begin(job.layout.world_size, searches=not start.is_final)
+        for other in self._running.values():
+            other.beside.add(job.trial_id)
+        is_alone = trial.is_alone if isinstance(trial, ExplorationTrial) else True
+        self._running[job.trial_id] = RunningTrial(job=job, start=start, is_alone=is_alone, beside=set(running))
+        if isinstance(trial, ExplorationTrial):
+            self._search.begin(trial)
+        self.spending.begin(job.trial_id, job.layout.world_size, searches=not start.is_final)
         return job
 
     def decide(self) -> Decision:
@@ -149,11 +204,16 @@ class SearchLoop:
         @functools.cache
         def explore() -> ExplorationTrial | None:
             nonlocal time_plan
-            trial, self._search_end = self._search.next_in_time(time_plan, spending, may_pass_over=may_pass_over)
+            trial, end = self._search.next_in_time(time_plan, spending, may_pass_over=may_pass_over)
+            if self._running and trial is None:
+                return None  # what ends meanwhile may leave more to try
+            self._search_end = end
             spending.keep(time_plan.reserve_s if trial else 0.0)
             if trial is None:
                 self._search.blame_suspects()
                 time_plan = self._time_plan()  # a layout that is blamed is no reference any more
+            elif trial.candidate.key in self._crowded:
+                trial = dataclasses.replace(trial, is_alone=True)
             return trial
 
         answers = Answers(
@@ -162,6 +222,7 @@ class SearchLoop:
             exploration=explore,
             confirmation=lambda: time_plan.confirmation_trial,
             profile=lambda: time_plan.profile,
+            is_running=bool(self._running),
         )
         return decide(self.state, answers)
 
@@ -171,29 +232,30 @@ class SearchLoop:
             self._confirmation.at(self.history),
             self.settings.timing,
             self._forecast,
-            begins=not self._ends,
+            begins=not self._ends and not self._running,
             for_new_winner=self._reserves_for_new_winner if for_new_winner is None else for_new_winner,
+            running=Counter(trial.candidate.recipe.id for trial in self._search.running),
         )
 
-    @property
-    def _ends(self) -> list[policy.Ended]:
-        """The ends of this session's trials."""
-        return policy.ends_of(self.history.trials_since(self._since), self.history)
-
-    def _job(self, trial: Trial) -> Job:
+    def _job(self, trial: Trial, nodes: Mapping[str, str]) -> Job:
         is_final = isinstance(trial, ConfirmationTrial)
+        num_lanes = 1 if is_final or trial.is_alone else self.num_lanes
         return make_job(
             trial.candidate,
             trial.rungs,
             trial if is_final else None,
             history=self.history,
             settings=self.settings,
-            stop_at_s=self.spending.stop_at_s(trial.leave_s),
+            stop_at_s=self.spending.stop_at_s(trial.leave_s, num_lanes),
             runs_one=not is_final and trial.runs_one,
+            nodes=nodes,
+            shares_nodes=bool(nodes) and self._lanes.trials_per_node > 1,
+            probes=all(running.job.probe_s is None for running in self._running.values()),
         )
 
     def on_trial_end(
         self,
+        trial_id: str,
         *,
         state: TrialState,
         reason: str,
@@ -201,17 +263,20 @@ class SearchLoop:
         rank: int | None = None,
         nodes: Sequence[str] = (),
         lost_nodes: Collection[str] = (),
+        is_crowded: bool = False,
     ) -> None:
-        """Handles the end of the running trial, which ran on `nodes`, by rank; those in `lost_nodes` no longer answer.
+        """Handles the end of a running trial, which ran on `nodes`, by rank; those in `lost_nodes` no longer answer. It
+        `is_crowded` where its host's memory ran out while others ran there.
 
         `state` is "interrupted" if time ran out before the end of its ladder, and "failed" if a process is gone, that
         of `rank` if known. `policy` decides what follows: without a verdict in the journal it was a silent death, and a
         trial whose workers never `started` still has to run.
         """
-        assert self._running is not None, "no trial is running"
-        (job, start), self._running = self._running, None
+        ended, self._waits = self._running.pop(trial_id), False
+        job, start = ended.job, ended.start
         key = start.key
-        wall_s, gpu_s = self.spending.end()
+        wall_s, gpu_s = self.spending.end(trial_id)
+        self._lanes.lose(lost_nodes)
         self._log.refresh()
         trial_measurements = [m for m in self.history.measured(key, job.repeat) if m.trial_id == job.trial_id]
         end = policy.end_of(
@@ -224,24 +289,32 @@ class SearchLoop:
             rank=rank,
             nodes=nodes,
             lost_nodes=lost_nodes,
+            is_crowded=is_crowded,
+            placed=start.nodes,
+            has_spare=bool(self._lanes.count(avoid=lost_nodes)),
         )
-        ends = [*self._ends, end]
+        self._ends.append(end)
+        ends, self._avoided = self._ends, policy.failing_nodes(self._streaks, end)
+        if end.kind is Kind.CROWDED:
+            self._crowded.add(key)
         follows = policy.follows(ends)
         if follows is Next.GIVEN_UP:
             self._give_up(job, trial_measurements, end.reason, of_search=not start.is_final)
         elif not end.kind.unexplained:
             self._search.blame_suspects()
-        self.fault = policy.fault(ends)
+        self.fault = self.fault or policy.fault(ends, num_lanes=self.num_lanes)
         is_missing = follows is Next.RETRY or state == "interrupted"
         is_missing = is_missing or (not start.is_final and self._search.is_suspect(key))
-        self._record_end(start, end, is_missing=is_missing, wall_s=wall_s, gpu_s=gpu_s)
-        if not start.is_final and follows is not Next.RETRY:
-            self._search.trial_ended(key, interrupted=state == "interrupted")
+        self._record_end(ended, end, is_missing=is_missing, wall_s=wall_s, gpu_s=gpu_s)
+        if not start.is_final:
+            runs_again = follows is Next.RETRY
+            self._search.trial_ended(key, interrupted=state == "interrupted", runs_again=runs_again)
 
     def _record_end(
-        self, start: TrialStart, end: policy.Ended, *, is_missing: bool, wall_s: float, gpu_s: float
+        self, ended: RunningTrial, end: policy.Ended, *, is_missing: bool, wall_s: float, gpu_s: float
     ) -> None:
         """Records the end of a trial that leaves rungs missing where `is_missing`."""
+        start = ended.start
         line = TrialEnd(
             trial_id=start.trial_id,
             key=start.key,
@@ -251,6 +324,7 @@ class SearchLoop:
             reason=end.reason,
             fault="" if end.kind is Kind.RAN else end.kind,
             node=end.node,
+            beside=tuple(sorted(ended.beside)),
         )
         self._log.record(line)
         self._log.refresh()

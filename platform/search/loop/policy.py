@@ -9,18 +9,20 @@ How a trial can end, and what follows:
 | died | a process is gone and nobody says why | one more; after the second death the layout is `failed` |
 | node lost | a node that the trial ran on is gone | three more: the layout had no part in it |
 | unstarted | no worker ever spoke | any number: nothing of the layout ran |
+| crowded | its host ran out of memory while other trials ran there | one more, alone: the others may be the cause |
 
-The last three say that the cluster may be at fault, and where they come one after another it is: the session ends.
+Died, node lost and unstarted say that the cluster may be at fault, and where they come one after another it is: the
+session ends. A lost node is no such fault where the nodes that are left hold a trial. Where trials run side by side, a
+node on which two in a row end so is left out first.
 """
 
 import dataclasses
 import enum
 import itertools
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 
-from platform.study.history import History
-from trainers.records.journal import TrialStart, TrialState
+from trainers.records.journal import TrialState
 from trainers.records.measurement import Measurement, Outcome
 
 
@@ -33,6 +35,7 @@ class Kind(enum.StrEnum):
     DIED = "died"
     NODE_LOST = "node lost"
     UNSTARTED = "unstarted"
+    CROWDED = "crowded"
 
     @property
     def unexplained(self) -> bool:
@@ -48,7 +51,7 @@ class Next(enum.Enum):
     GIVEN_UP = "it is recorded as failed"
 
 
-RETRIES: dict[Kind, float] = {Kind.DIED: 1, Kind.NODE_LOST: 3, Kind.UNSTARTED: float("inf")}
+RETRIES: dict[Kind, float] = {Kind.DIED: 1, Kind.NODE_LOST: 3, Kind.UNSTARTED: float("inf"), Kind.CROWDED: 1}
 """Number of further trials that a layout, or a final run, gets in a session after an end of each kind; other kinds get
 none.
 """
@@ -59,6 +62,8 @@ cluster.
 WINDOW = 10
 MOST_OF_WINDOW = 8
 """Number of bad ends among the last `WINDOW` trials that blame the cluster or what is installed on it."""
+RECENT = 1000
+"""Number of the last ends that are looked at: a session may have ten thousand."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,25 +76,34 @@ class Ended:
     node: str = ""
     """The node that it failed on, "" where unknown."""
     reason: str = ""
+    placed: tuple[str, ...] = ()
+    """Addresses of the nodes that it was given; empty where it might run on any."""
+    has_spare: bool = False
+    """Whether the nodes that are left hold a trial."""
+
+    @property
+    def is_of_cluster(self) -> bool:
+        """Whether the cause may lie in the cluster."""
+        return self.kind.unexplained and not (self.kind is Kind.NODE_LOST and self.has_spare)
 
 
-def ends_of(trials: Iterable[TrialStart], history: History) -> list[Ended]:
-    """Returns how the trials ended that have an end in the journal."""
-    ended = ((trial, history.trial_end(trial.trial_id)) for trial in trials)
-    return [
-        Ended(key=(end.key, trial.repeat), kind=Kind(end.fault or Kind.RAN), node=end.node, reason=end.reason)
-        for trial, end in ended
-        if end is not None
-    ]
-
-
-def kind_of(state: TrialState, outcome: Outcome | None, *, started: bool, node_lost: bool, measures: bool) -> Kind:
+def kind_of(
+    state: TrialState,
+    outcome: Outcome | None,
+    *,
+    started: bool,
+    node_lost: bool,
+    measures: bool,
+    is_crowded: bool = False,
+) -> Kind:
     """Returns the kind of a trial's end.
 
     `state` is what its processes report, `outcome` what ended its ladder (None for nothing), `started` whether a worker
     reported, `node_lost` whether one of its nodes is gone. A trial that `measures` nothing runs a gate's reference or a
-    profile.
+    profile. One that `is_crowded` was killed for lack of host memory while others ran on its hosts.
     """
+    if is_crowded:
+        return Kind.CROWDED
     if not started:
         return Kind.UNSTARTED
     if outcome is Outcome.FAILED or outcome is Outcome.HUNG:
@@ -110,19 +124,29 @@ def end_of(
     rank: int | None,
     nodes: Sequence[str],
     lost_nodes: Collection[str],
+    is_crowded: bool = False,
+    placed: Sequence[str] = (),
+    has_spare: bool = False,
 ) -> Ended:
     """Returns the end of a trial from its ladder's `verdict` (None for none) and from what Tune and its processes
     report.
 
     The arguments are those of `kind_of`; the trial ran on `nodes`, by rank, of which `lost_nodes` no longer answer.
     """
-    kind = kind_of(state, verdict and verdict.outcome, started=started, node_lost=bool(lost_nodes), measures=measures)
+    kind = kind_of(
+        state,
+        verdict and verdict.outcome,
+        started=started,
+        node_lost=bool(lost_nodes),
+        measures=measures,
+        is_crowded=is_crowded,
+    )
     if state == "failed" and verdict is not None:
         # A process that ends after the verdict is a consequence: the verdict's reason stays.
         reason, rank = verdict.reason, verdict.rank
     reason = reason or ("" if started else "its workers did not start")
     node = next(iter(lost_nodes), "") or (nodes[rank] if rank is not None and rank < len(nodes) else "")
-    return Ended(key=key, kind=kind, node=node, reason=reason)
+    return Ended(key=key, kind=kind, node=node, reason=reason, placed=tuple(placed), has_spare=has_spare)
 
 
 def follows(ends: Sequence[Ended]) -> Next:
@@ -134,23 +158,34 @@ def follows(ends: Sequence[Ended]) -> Next:
     return Next.RETRY if times <= RETRIES[last.kind] else Next.GIVEN_UP
 
 
-def fault(ends: Sequence[Ended]) -> str:
+def fault(ends: Sequence[Ended], *, num_lanes: int = 1) -> str:
     """Returns why the cluster is at fault given a session's `ends` so far; "" where it is not.
 
-    A layout that dies again and again is itself at fault: dead processes count only if two layouts had them.
+    A layout that dies again and again is itself at fault: dead processes count only if two layouts had them. So is a
+    node: where `num_lanes` trials run side by side, those in a row had at least half as many places.
     """
-    row = list(itertools.takewhile(lambda end: end.kind.unexplained, reversed(ends)))
+    counted = [end for end in ends[-RECENT:] if end.is_of_cluster or not end.kind.unexplained]
+    row = list(itertools.takewhile(lambda end: end.is_of_cluster, reversed(counted)))
     is_general = len({end.key for end in row}) > 1 or all(end.kind is not Kind.DIED for end in row)
-    if len(row) >= IN_A_ROW and is_general:
+    if len(row) >= IN_A_ROW and is_general and 2 * len({end.placed for end in row}) >= num_lanes:
         kinds = {end.kind for end in row}
         ending = "did not start" if kinds == {Kind.UNSTARTED} else "ended without a message from their workers"
         return f"{len(row)} trials in a row {ending}{_nodes_text(row)}, the last one with: {row[0].reason}"
-    window = ends[-WINDOW:]
+    window = counted[-WINDOW:]
     bad = [end for end in window if end.kind is not Kind.RAN]
     if len(bad) >= MOST_OF_WINDOW:
         rate = f"{len(bad)} of the last {len(window)} trials failed"
         return f"{rate}{_nodes_text(bad)}, the last one with: {bad[-1].reason}"
     return ""
+
+
+def failing_nodes(streaks: Counter[str], end: Ended) -> frozenset[str]:
+    """Counts the trial's end in the `streaks` of ends of that kind by node; returns the addresses of nodes on which the
+    last two trials that were given them died, lost a node or never started.
+    """
+    for address in end.placed:
+        streaks[address] = streaks[address] + 1 if end.kind.unexplained else 0
+    return frozenset(address for address, number in streaks.items() if number > 1)
 
 
 def _nodes_text(bad: Sequence[Ended]) -> str:

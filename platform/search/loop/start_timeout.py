@@ -6,7 +6,7 @@ A thread watches without calling Ray: if Ray is stuck, the main thread is stuck 
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator
 from pathlib import Path
 
 from platform.common.text import duration
@@ -21,8 +21,9 @@ _POLL_S = 2.0
 
 
 @contextlib.contextmanager
-def starts(running: Callable[[], str | None], state: Path, on_overdue: Callable[[str], None]) -> Generator[None]:
-    """Calls `on_overdue`, once and from another thread, with a sentence when the `running` trial does not start.
+def starts(running: Callable[[], Collection[str]], state: Path, on_overdue: Callable[[str], None]) -> Generator[None]:
+    """Calls `on_overdue`, once and from another thread, with a sentence when one of the `running` trials does not
+    start.
 
     A trial has started when its id is in the recorder's file `state`.
     """
@@ -35,15 +36,16 @@ def starts(running: Callable[[], str | None], state: Path, on_overdue: Callable[
 
 
 def _watch_start(
-    running: Callable[[], str | None], state: Path, on_overdue: Callable[[str], None], is_over: threading.Event
+    running: Callable[[], Collection[str]], state: Path, on_overdue: Callable[[str], None], is_over: threading.Event
 ) -> None:
-    trial_id, since_s = None, time.monotonic()
+    since_s: dict[str, float] = {}
     while not is_over.wait(_POLL_S):
-        if (now := running()) != trial_id:
-            trial_id, since_s = now, time.monotonic()
-        if trial_id is None or trial_id in _started(state):
-            since_s = time.monotonic()
-        elif (waited_s := time.monotonic() - since_s) > START_S:
+        waiting, now_s = set(running()), time.monotonic()
+        if waiting:
+            waiting -= _started(state)
+        since_s = {trial_id: since_s.get(trial_id, now_s) for trial_id in waiting}
+        overdue = {trial_id: now_s - seen_s for trial_id, seen_s in since_s.items() if now_s - seen_s > START_S}
+        for trial_id, waited_s in overdue.items():
             on_overdue(
                 f"no worker of trial {trial_id} reported within {duration(waited_s)} of its start (`ray status`)"
             )

@@ -2,6 +2,8 @@
 
 import functools
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from platform.common.text import duration, plural
 from platform.search.confirmation.confirmation import RESERVE_MARGIN, Confirmation
@@ -30,16 +32,18 @@ class TimePlan:
         *,
         begins: bool,
         for_new_winner: bool,
+        running: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
-        """Takes whether the session `begins`, so that the next trial is its first, and whether time is reserved for all
-        trials of another winner (`for_new_winner`).
+        """Takes whether the session `begins`, so that the next trial is its first, whether time is reserved for all
+        trials of another winner (`for_new_winner`), and how many layouts of each recipe (id) are `running`: they count
+        as timed.
         """
         self.confirmation, self._history = confirmation, confirmation.history
         self._spending, self._timing, self._forecast = spending, timing, forecast
         self._begins, self._for_new_winner = begins, for_new_winner
         self._num_timed = confirmation.num_timed
         self._num_lacking = {
-            recipe: max(0, min(2, num_layouts) - self._num_timed[recipe.id])
+            recipe: max(0, min(2, num_layouts) - self._num_timed[recipe.id] - running.get(recipe.id, 0))
             for recipe, num_layouts in confirmation.plan.num_layouts.items()
         }
         """By recipe: layouts that must still be timed for a comparison."""

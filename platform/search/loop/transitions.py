@@ -3,6 +3,9 @@
 A session asks those rows of `TRANSITIONS` that begin in its state, from top to bottom, and takes the first whose answer
 is a trial or yes. A condition depends on nothing but `Answers`: the journal, the session's budget and the searcher. The
 journal names with each trial the state that asked for it, from which the next session goes on (`resumed`).
+
+Trials of the search may run side by side. A row that is not `beside` others waits until none runs, and the state stays
+as it is until then: its answer may be another one by that time.
 """
 
 import dataclasses
@@ -24,6 +27,10 @@ class ExplorationTrial:
     """Whether its first rung runs even where time is over."""
     leave_s: float = 0.0
     """Seconds of a budget that must be left when a rung begins."""
+    suggestion: Candidate | None = None
+    """What the searcher suggested, with all of its rungs; None where the searcher has ended."""
+    is_alone: bool = False
+    """Whether nothing may run beside it."""
 
 
 Trial = ExplorationTrial | ConfirmationTrial
@@ -42,6 +49,8 @@ class Answers:
     exploration: Callable[[], ExplorationTrial | None]
     confirmation: Callable[[], ConfirmationTrial | None]
     profile: Callable[[], ConfirmationTrial | None]
+    is_running: bool = False
+    """Whether a trial is running, beside which the next one would run."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,6 +64,8 @@ class Transition:
     """The trial that the target state runs, in words."""
     answer: Callable[[Answers], Trial | bool | None]
     """Returns the trial to run, or for a terminal target whether the row is taken."""
+    beside: bool = False
+    """Whether its trial may run beside others."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,6 +74,8 @@ class Decision:
 
     state: State
     trial: Trial | None = None
+    waits: bool = False
+    """Whether what follows waits for the trials that run."""
 
 
 def _confirms(state: State) -> Callable[[Answers], Trial | None]:
@@ -93,6 +106,7 @@ TRANSITIONS = (
         target=State.RESUMING,
         trial="the candidate that the searcher suggests",
         answer=lambda answers: None if answers.may_confirm() else answers.exploration(),
+        beside=True,
     ),
     Transition(
         sources=frozenset({State.RESUMING, State.EXPLORING}),
@@ -100,6 +114,7 @@ TRANSITIONS = (
         target=State.EXPLORING,
         trial="the candidate that the searcher suggests",
         answer=lambda answers: answers.exploration(),
+        beside=True,
     ),
     Transition(
         sources=ACTIVE,
@@ -150,6 +165,9 @@ def decide(state: State, answers: Answers) -> Decision:
     """Returns what follows in `state`. A terminal state stays."""
     for row in TRANSITIONS:
         if state in row.sources and (answer := row.answer(answers)):
+            is_alone = isinstance(answer, ExplorationTrial) and answer.is_alone
+            if answers.is_running and (is_alone or not row.beside):
+                return Decision(state=state, waits=True)
             return Decision(state=row.target, trial=None if isinstance(answer, bool) else answer)
     return Decision(state=state)
 

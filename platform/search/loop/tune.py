@@ -1,6 +1,7 @@
 """The only module that talks to Ray Tune: turns the loop's jobs into Tune trials, and Tune's ends into the loop's."""
 
 import contextlib
+import dataclasses
 import io
 import logging
 import uuid
@@ -10,21 +11,25 @@ from typing import Any, cast
 
 import ray
 import ray.tune
-from ray._raylet import PlacementGroupID
 from ray.tune.search import Searcher as TuneSearcher
-from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from platform.cluster.leftovers import Note
 from platform.common.errors import ClusterError
 from platform.common.text import plural
+from platform.search.loop.lanes import TUNE_CPU
 from platform.search.loop.loop import SearchLoop
 from trainers.host.memory_kills import MemoryKills
 from trainers.host.node import error_of
+from trainers.records.job import Job
 from trainers.spec.codec import to_json
+from trainers.trial import placement_groups
 from trainers.trial import recorder as recorders
 from trainers.trial.recorder import MAX_RESTARTS, Recorder, RecorderError
 from trainers.trial.trainable import host_memory, run_trial, write
+
+MOST_TRIALS = 1024
+"""Most trials at a time that Tune is told of; the nodes that are there when a trial begins are the true limit."""
 
 
 @contextlib.contextmanager
@@ -65,7 +70,7 @@ def sweep(note: Note) -> str:
     """
     if note.cluster != ray.get_runtime_context().get_session_name():
         return ""
-    removed = _remove_groups(note.job_id, keep_tune=False)
+    removed = placement_groups.remove_all(note.job_id)
     return (
         f"Removed from the cluster what the killed search left: {plural(removed, 'placement group')}."
         if removed
@@ -74,7 +79,8 @@ def sweep(note: Note) -> str:
 
 
 def run(loop: SearchLoop, *, driver_ip: str, scratch: Path) -> None:
-    """Runs the loop's jobs one after another until there are no more; Tune keeps its own files in `scratch`.
+    """Runs the loop's jobs, each as soon as the loop has one, until there are no more; Tune keeps its own files in
+    `scratch`.
 
     Raises:
         KeyboardInterrupt: the user asked to stop; workers are taken down with the connection to Ray.
@@ -83,7 +89,7 @@ def run(loop: SearchLoop, *, driver_ip: str, scratch: Path) -> None:
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     logging.getLogger("ray.train").setLevel(logging.CRITICAL)
     # A head that was started with no CPUs, as large clusters have it, could never place a tenth of one.
-    cpu = 0.1 if _cpus_of(driver_ip) >= 1 else 0.0
+    cpu = round(TUNE_CPU / max(1, loop.num_lanes), 4) if _cpus_of(driver_ip) >= 1 else 0.0
     trainable = ray.tune.with_resources(run_trial, {"CPU": cpu, f"node:{driver_ip}": 0.001})
     tuner = ray.tune.Tuner(
         trainable,
@@ -91,8 +97,8 @@ def run(loop: SearchLoop, *, driver_ip: str, scratch: Path) -> None:
         tune_config=ray.tune.TuneConfig(
             search_alg=(bridge := _Bridge(loop)),
             num_samples=-1,
-            max_concurrent_trials=1,
-            reuse_actors=True,  # the Tune side of a trial takes 5 s to import Train: once is enough
+            max_concurrent_trials=MOST_TRIALS,
+            reuse_actors=True,  # the Tune side of a trial takes 5 s to import Train: once a lane is enough
         ),
         run_config=ray.tune.RunConfig(
             name="tune",
@@ -112,6 +118,15 @@ def _cpus_of(ip: str) -> float:
     return max((node["Resources"].get("CPU", 0.0) for node in nodes if f"node:{ip}" in node["Resources"]), default=0.0)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class _Trial:
+    """A running trial as Tune knows it."""
+
+    job: Job
+    kills: MemoryKills
+    """Memory kills since it began, on its nodes and on the driver's."""
+
+
 class _Bridge(TuneSearcher):
     """The loop as a Tune searcher and scheduler. The journal holds all state, so nothing is saved in Tune's files."""
 
@@ -120,8 +135,8 @@ class _Bridge(TuneSearcher):
         self._loop = loop
         self.fault: ClusterError | None = None
         """The error that ended the search: after a failed trial Tune raises an error of its own instead."""
-        self._kills: MemoryKills | None = None
-        """Memory kills since the running trial began."""
+        self._trials: dict[str, _Trial] = {}
+        """The running trials, by Tune's ids."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
@@ -133,58 +148,63 @@ class _Bridge(TuneSearcher):
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:  # pyright: ignore[reportIncompatibleMethodOverride]
         if self.fault is not None:
             return TuneSearcher.FINISHED
-        if self._loop.running is not None:
-            return None
         job = self._loop.next_job()
-        self._kills = MemoryKills()
-        return TuneSearcher.FINISHED if job is None else {"job": to_json(job)}
+        if job is None:
+            return None if self._trials else TuneSearcher.FINISHED
+        this_node = ray.get_runtime_context().get_node_id()
+        kills = MemoryKills((*job.nodes, this_node) if job.nodes else ())
+        self._trials[trial_id] = _Trial(job=job, kills=kills)
+        return {"job": to_json(job)}
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        reported = result or {}
-        _remove_groups(ray.get_runtime_context().get_job_id())
-        is_silent = error or "state" not in reported
+        reported: dict[str, Any] = result or {}
+        trial = self._trials.pop(trial_id)
+        job, is_silent = trial.job, error or "state" not in reported
+        if is_silent:
+            placement_groups.remove_of_the_dead(ray.get_runtime_context().get_job_id())
         state = "failed" if is_silent else reported["state"]
         status: dict[str, Any] | None = None
-        fault = ""
+        fault, is_crowded = "", False
         try:
-            if is_silent:
-                self._look_for_memory_kill()
+            killed = trial.kills.since() if is_silent else reported.get("killed", "")
+            if killed:
+                is_crowded = self._has_neighbours(job, on_driver=is_silent)
+                reported = {"reason": host_memory(killed, rank=reported.get("rank")).reason, **reported}
+                if not is_crowded:
+                    write(job, recorders.find(job.recorder), host_memory(killed, rank=reported.get("rank")))
             if state == "failed":
-                status = self._status()
+                status = self._call("status", job)
+            self._call("ended", job)
         except RecorderError as recorder_error:
             fault = str(recorder_error)
         nodes, lost_nodes = _nodes(status["nodes"] if status else []) if state == "failed" else ([], [])
         try:
             self._loop.on_trial_end(
+                job.trial_id,
                 state=state,
                 reason=reported.get("reason", "") or fault,
                 started=state != "failed" or status is not None,
                 rank=reported.get("rank"),
                 nodes=nodes,
                 lost_nodes=lost_nodes,
+                is_crowded=is_crowded,
             )
         except ClusterError as unwritten:
             self.fault = unwritten
         if fault:
             self._loop.fault = fault
 
-    def _look_for_memory_kill(self) -> None:
-        """Records the running trial as out of memory where the system killed its process on this node for lack of
-        memory.
-
-        No process of the trial is left that could report it.
+    def _has_neighbours(self, job: Job, *, on_driver: bool) -> bool:
+        """Returns whether other trials ran on a host on which the trial's memory ran out: the driver's, on which Tune's
+        side of all of them runs, or its own nodes.
         """
-        job = self._loop.running
-        assert job is not None and self._kills is not None
-        if killed := self._kills.since():
-            write(job, recorders.find(job.recorder), host_memory(killed))
+        return bool(self._loop.neighbours(job.trial_id)) and (on_driver or job.shares_nodes)
 
-    def _status(self) -> dict[str, Any] | None:
-        """Returns the running trial's state; None where none of its workers ever reported."""
-        job = self._loop.running
-        assert job is not None
-        status: dict[str, Any] | None = recorders.call(recorders.find(job.recorder), "status", job.trial_id)
-        return status
+    def _call(self, method: str, job: Job) -> dict[str, Any] | None:
+        """Returns what a method of the recorder says of a trial; its state is None where none of its workers ever
+        reported.
+        """
+        return recorders.call(recorders.find(job.recorder), method, job.trial_id)
 
     def save(self, checkpoint_path: str) -> None:
         """Does nothing: a study resumes from its journal."""
@@ -211,20 +231,3 @@ def _nodes(ids: Sequence[str]) -> tuple[list[str], list[str]]:
     return [table[node_id]["NodeManagerAddress"] if node_id in table else "" for node_id in ids], list(
         dict.fromkeys(lost_nodes)
     )
-
-
-def _remove_groups(job_id: str, *, keep_tune: bool = True) -> int:
-    """Removes the placement groups of a job, except Tune's where `keep_tune`; returns how many.
-
-    After a trial this is the workers' group, if Train left it (see `trainers.trial.trainable`). Neither Tune nor Train
-    names its groups: Tune's are recognised by the node that they request, and stay, since its process continues with
-    the next trial. The last four bytes of a group's id are its job's id.
-    """
-    removed = 0
-    for group_id, group in ray.util.placement_group_table().items():
-        of_tune = any(name.startswith("node:") for bundle in group["bundles"].values() for name in bundle)
-        if group["state"] != "REMOVED" and group_id.endswith(job_id) and not (of_tune and keep_tune):
-            with contextlib.suppress(Exception):
-                ray.util.remove_placement_group(PlacementGroup(PlacementGroupID(bytes.fromhex(group_id))))
-                removed += 1
-    return removed

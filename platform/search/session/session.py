@@ -12,6 +12,7 @@ from platform.cluster import leftovers, preflight
 from platform.cluster.connection import CPU_WORKERS, connected
 from platform.cluster.nodes import ClusterHandle
 from platform.cluster.probing import probe_store, slow_nodes
+from platform.cluster.usable_nodes import UsableNodes
 from platform.common import checkout
 from platform.common.errors import ClusterError
 from platform.common.output import print_line
@@ -20,6 +21,7 @@ from platform.common.signals import interruptible
 from platform.common.text import plural
 from platform.report.endings import verdict
 from platform.search.loop.budget import Budget
+from platform.search.loop.lanes import Lanes, lanes_of, lanes_sentence
 from platform.search.session import finished, first_run, output
 from platform.search.session.dry_run import show_dry_run
 from platform.search.session.header import check_same, header_of
@@ -77,8 +79,9 @@ def search(options: SearchOptions, *, handle: ClusterHandle | None = None, is_pr
                 show_dry_run(setup, budget, opening.history, as_object=options.json)
                 return 0 if setup.plan.candidates else 1
             _record_beginning(study, opening, setup, uri)
+            lanes = _lanes(options, setup, handle, study)
             if not request.space.recipe.command and not finished.finished_reason(study, request):
-                _start_workers(setup, handle)
+                _start_workers(setup, handle, lanes)
             mirror, end = _ending(opening, study, uri, options, is_printed=is_printed)
             code, fault = SessionRun(
                 study,
@@ -89,6 +92,7 @@ def search(options: SearchOptions, *, handle: ClusterHandle | None = None, is_pr
                 leftover=opening.leftover,
                 mirror=mirror,
                 result=end,
+                lanes=lanes,
             ).run()
             unsafe_reason = safety.unsafe_reason(handle, study.path) if options.safe and not code else ""
         leftovers.remove_note(study.path)
@@ -226,10 +230,24 @@ def _budget(options: SearchOptions, space: Space) -> Budget:
     return budget
 
 
-def _start_workers(setup: StudySetup, handle: ClusterHandle) -> None:
-    """Starts the first trial's processes while Tune starts, where its nodes are known."""
+def _lanes(options: SearchOptions, setup: StudySetup, handle: ClusterHandle, study: Study) -> Lanes:
+    """Returns where the session's trials run. Two points that a recheck compares run one after the other."""
+    mode = "off" if options.study.recheck else options.side_by_side
+    lanes = lanes_of(mode, setup.cluster, handle, UsableNodes(handle, study.path))
+    if sentence := lanes_sentence(lanes, mode):
+        print_line(sentence)
+    return lanes
+
+
+def _start_workers(setup: StudySetup, handle: ClusterHandle, lanes: Lanes) -> None:
+    """Starts the first trials' processes while Tune starts, where their nodes are known."""
     from trainers.startup import prestart  # imports Ray, which reads at import the settings that `connected` made
 
-    if setup.cluster.num_nodes == len(handle.nodes):
-        workers_of = {node.id: setup.cluster.devices_per_node for node in handle.nodes}
-        prestart.ask_first(workers_of, handle.cpus_per_worker)
+    num_trials = max(1, lanes.count())
+    if handle.has_gpus and num_trials > 1:
+        nodes = handle.nodes[: num_trials // lanes.trials_per_node * lanes.nodes_per_trial]
+    else:
+        nodes = handle.nodes if setup.cluster.num_nodes == len(handle.nodes) else ()
+    workers_of = {node.id: setup.cluster.devices_per_node * lanes.trials_per_node for node in nodes}
+    if workers_of:
+        prestart.ask_first(workers_of, handle.cpus_per_worker, num_trials)

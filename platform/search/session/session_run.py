@@ -23,7 +23,8 @@ from platform.report.endings import last_ending, verdict
 from platform.report.follow import followed
 from platform.search.loop import start_timeout
 from platform.search.loop.budget import Budget
-from platform.search.loop.jobs import TrialSettings
+from platform.search.loop.jobs import TrialSettings, planned_gib
+from platform.search.loop.lanes import Lanes
 from platform.search.loop.loop import SearchLoop
 from platform.search.session import output
 from platform.search.setup.forecast import forecast_of
@@ -54,13 +55,15 @@ class SessionRun:
         leftover: leftovers.Note | None = None,
         mirror: Mirrors | None = None,
         result: output.SessionOutput | None = None,
+        lanes: Lanes | None = None,
     ) -> None:
         """Takes over a session that began at `began_s`.
 
         The `leftover` of an earlier driver on the cluster is swept first; the `mirror` starts with the first trial. The
         `result` states the session's exit code, and shows what was measured if `run` does not return: the process ends
-        in it when the cluster's head is gone.
+        in it when the cluster's head is gone. Trials run in `lanes`; None: one at a time.
         """
+        self._lanes = lanes
         self._study, self._setup, self._handle, self._budget = study, setup, handle, budget
         self._began_s, self._leftover = began_s, leftover
         self._mirror, self._result = mirror, result or output.SessionOutput(study)
@@ -123,7 +126,7 @@ class SessionRun:
             with (
                 sampled(study.path),
                 followed(*study.follow(), loop.spending, total=num_layouts),
-                start_timeout.starts(lambda: loop.running and loop.running.trial_id, state, self._leave_lost_cluster),
+                start_timeout.starts(lambda: loop.running, state, self._leave_lost_cluster),
             ):
                 tune.run(loop, driver_ip=handle.driver_ip, scratch=scratch)
         return loop
@@ -161,6 +164,7 @@ class SessionRun:
             budget=self._budget,
             forecast=forecast_of(setup.plan, setup.timing),
             relearn=None if self._setup.probe else self._relearn,
+            lanes=self._lanes,
             settings=TrialSettings(
                 cluster=setup.cluster,
                 cpus_per_worker=handle.cpus_per_worker,
@@ -169,6 +173,7 @@ class SessionRun:
                 nodes=tuple(node.id for node in handle.nodes) if handle.left_out else (),
                 cap_gib=setup.cap_gib,
                 probe_s=self._probe_s(),
+                predicted_gib=planned_gib(setup.plan.candidates, setup.plan.columns),
                 tries_misfit=setup.space.is_stand_in,
                 timing=setup.timing,
                 rules=setup.rules,

@@ -6,7 +6,7 @@ import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
 import search_spaces
@@ -21,6 +21,8 @@ from trainers.spec.codec import from_json
 from trainers.spec.workload import HOLE
 
 _BUILT_IN = frozenset((*search_spaces.names(), *search_spaces.reference.names()))
+SideBySide = Literal["off", "auto", "on"]
+"""How trials run: one at a time; each on whole nodes of its own; or on disjoint devices of shared nodes too."""
 _SUBJECT, _TRIALS, _PLACES = "what is searched", "trials", "cluster and study"
 
 
@@ -222,6 +224,12 @@ class SearchOptions:
     )
     gpu_s: float | None = option(
         None, read=duration, metavar="T", group=_TRIALS, about="stop after T device seconds, or as in 10m"
+    )
+    side_by_side: SideBySide = option(
+        "auto",
+        group=_PLACES,
+        about="trials at the same time: off: one; auto: each on whole nodes of its own, where there are more than it"
+        " takes; on: also on disjoint devices of one node (default: %(default)s)",
     )
     address: str | None = address_field(group=_PLACES)
     wait_for_gpus: float = option(

@@ -1,12 +1,15 @@
 """Corrects predicted step times by measured ones, and tracks the fastest step of each recipe."""
 
+import contextlib
 import dataclasses
 import math
+from collections.abc import Generator
 from typing import Any
 
 import numpy as np
 
 from platform.cost_model.columns import Array
+from platform.cost_model.gp_inputs import Index
 from platform.cost_model.learned_rates import RateFactors, TimedRows, learned_factors
 from platform.cost_model.regression import TIME, Learned, Prior, learn, teachers
 from platform.searchers.guidance.points import PointArrays, make_points
@@ -38,6 +41,10 @@ class StepTimes:
         """Measured seconds of a further micro-step by point; NaN where they are not known."""
         self._idle_share: dict[int, float] = {}
         """Share of the step in which a device waited, by point."""
+        self._believed: dict[int, float] = {}
+        """Believed step time of points whose trials run."""
+        self._surprise: float | None = None
+        """The factor of measured points alone while others are believed, whose residuals are what was predicted."""
         self.incumbents: dict[int, float] = {}
         """Fastest measured step time by group."""
 
@@ -69,19 +76,47 @@ class StepTimes:
         incumbent = self.incumbents.get(group)
         return float(np.max(speed)) - UNKNOWN_LEAD if incumbent is None else -incumbent
 
+    @contextlib.contextmanager
+    def believing(self, index: Index, fits: Array) -> Generator[None]:
+        """Counts points without a result as measured at the mean of the posterior, until the end of the `with`. Where
+        such a point is likelier to fit than not (`fits` is the probability of each), its time leads its group too, if
+        that has an incumbent.
+        """
+        if not len(index):
+            yield
+            return
+        before, posterior = self.incumbents, self.posterior()
+        self._surprise = posterior.surprise()
+        mean, _ = posterior.each(index)
+        believed = self.points.log_step_s[index] + mean
+        self._believed = dict(zip(index.tolist(), believed.tolist(), strict=True))
+        self.incumbents = dict(before)
+        for group, log_step_s in zip(self.points.group[index][fits > 0.5], believed[fits > 0.5], strict=True):
+            if group in before:
+                self.incumbents[int(group)] = min(self.incumbents[int(group)], float(log_step_s))
+        try:
+            yield
+        finally:
+            self._believed, self._surprise, self.incumbents = {}, None, before
+
+    def surprise(self, posterior: Learned) -> float:
+        """Returns the factor by which the posterior's variance is enlarged, see `Learned.surprise`."""
+        return posterior.surprise() if self._surprise is None else self._surprise
+
     def posterior(self) -> Learned:
         """Returns the regression over the residuals of the step times; where they are many, over a part of them that
         favours those near the fastest.
         """
         self._correct()
         points = self.points
-        index = np.array(sorted(self._log_step_s), dtype=np.int64)
-        measured = np.array([self._log_step_s[point] for point in index])
+        times = {**self._believed, **self._log_step_s}
+        index = np.array(sorted(times), dtype=np.int64)
+        measured = np.array([times[point] for point in index])
         fastest = np.full(int(points.group.max()) + 1, np.inf)
         np.minimum.at(fastest, points.group[index], measured)
         chosen = teachers(measured - fastest[points.group[index]])
         index, measured = index[chosen], measured[chosen]
-        idle_share = np.array([self._idle_share[int(point)] for point in index])
+        idle_share = np.array([self._idle_share.get(int(point), 0.0) for point in index])
         prior = TIME if points.predicted else UNPREDICTED
         return learn(points, index, measured - points.log_step_s[index], prior, idle_share)
 

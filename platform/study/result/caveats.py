@@ -106,6 +106,14 @@ def _disturbed(evidence: Evidence) -> str:
     return "; ".join(reasons)
 
 
+def _side_by_side(evidence: Evidence) -> str:
+    """Returns that figures of several nodes decided; runs in fresh processes are all on the same nodes, alone."""
+    places = {frozenset(m.addresses) for m in evidence.measurements if m.outcome in TIMED and m.addresses}
+    if evidence.winning_point is None or evidence.winning_point.runs or len(places) < 2:
+        return ""
+    return f"trials ran on {len(places)} sets of nodes, and the winner did not run again beside others on the same"
+
+
 DECLARED: Mapping[str, Callable[[Evidence], str]] = {
     _OPEN: _not_resolved,
     "miniature": _miniature,
@@ -116,6 +124,7 @@ DECLARED: Mapping[str, Callable[[Evidence], str]] = {
     "not gated": _not_gated,
     "as reported": _remarked,
     "disturbed": _disturbed,
+    "side by side": _side_by_side,
 }
 """Every caveat by its name: a function that returns why it holds, "" where it does not."""
 

@@ -254,20 +254,13 @@ def winner(measurements: Iterable[Measurement]) -> Measurement | None:
     judged = [
         measurement for measurement in all_of if confirmed and (measurement.layout, measurement.batch) in confirmed
     ]
-    candidates = (
-        measurement
-        for measurement in all_of
-        if measurement.outcome is Outcome.OK and math.isfinite(speed_of(measurement))
-    )
-    fastest = max(
-        (
-            candidate
-            for candidate in candidates
-            if not confirmed or (candidate.layout, candidate.batch) not in confirmed
-        ),
-        key=speed_of,
-        default=None,
-    )
+    fastest, most = None, -math.inf
+    for measurement in all_of:
+        speed = measurement.tokens_per_s
+        if speed is None or not speed > most or measurement.outcome is not Outcome.OK or not math.isfinite(speed):
+            continue
+        if not confirmed or (measurement.layout, measurement.batch) not in confirmed:
+            fastest, most = measurement, speed
     best = next(iter(ranked([*judged, *([fastest] if fastest else [])])), None)
     return None if best is None else best.main_run
 

@@ -283,8 +283,9 @@ class TestBudgetOfTheFinals:
         loop = make(self.MANY, rules=self.RULES)
         slow.step(loop)
         for _ in range(3):
-            assert loop.next_job() is not None
-            loop.on_trial_end(state="failed", reason="no room for two workers", started=False)
+            job = loop.next_job()
+            assert job is not None
+            loop.on_trial_end(job.trial_id, state="failed", reason="no room for two workers", started=False)
         assert loop.next_job() is None and loop.fault and not loop.left_out
         study.record(End(exit_code=3, wall_s=20, gpu_s=40, left_out=loop.left_out))
         study.record(Resume())

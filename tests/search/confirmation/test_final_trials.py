@@ -193,7 +193,7 @@ class TestFinals:
         rules = dataclasses.replace(self.RULES, repeats=0)
         loop = make(rules=rules)
         while (job := loop.next_job()) and (state := backend.begin(job)) and (job.rungs or job.layout != LAYOUTS[2]):
-            loop.on_trial_end(state=state[0], reason=state[1])
+            loop.on_trial_end(job.trial_id, state=state[0], reason=state[1])
         study.record(Resume())
         backend.run(make(rules=rules))
         best = winner(history_of(study).measurements)

@@ -176,7 +176,7 @@ class Backend:
         job = loop.next_job()
         if job is not None:
             state, reason = self.begin(job)
-            loop.on_trial_end(state=state, reason=reason)
+            loop.on_trial_end(job.trial_id, state=state, reason=reason)
         return job
 
     def run(self, loop: SearchLoop, max_trials: int = 50) -> list[Job]:

@@ -10,6 +10,7 @@ import platform.searchers as searchers  # pyright takes `from platform import` f
 from platform.search.loop.budget import Budget
 from platform.search.loop.exploration import Relearn
 from platform.search.loop.jobs import TrialSettings
+from platform.search.loop.lanes import Lanes
 from platform.search.loop.loop import SearchLoop
 from platform.search.setup.confirmation_rules import ConfirmationRules
 from platform.search.setup.forecast import NO_FORECAST, Forecast
@@ -58,6 +59,7 @@ def make(study: Study, clock: Clock) -> Make:
         forecast: Forecast = NO_FORECAST,
         probe_s: float | None = None,
         relearn: Relearn | None = None,
+        lanes: Lanes | None = None,
         **budget: float,
     ) -> SearchLoop:
         return SearchLoop(
@@ -78,6 +80,7 @@ def make(study: Study, clock: Clock) -> Make:
             forecast=forecast,
             clock=clock,
             relearn=relearn,
+            lanes=lanes,
         )
 
     return created

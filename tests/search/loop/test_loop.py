@@ -65,11 +65,11 @@ class TestWhatRuns:
     ) -> None:
         loop = make()
         job = loop.next_job()
-        assert job is not None and loop.running is job
+        assert job is not None and list(loop.running) == [job.trial_id]
         assert not history_of(study).finished
         state, reason = backend.begin(job)
-        loop.on_trial_end(state=state, reason=reason)
-        assert loop.running is None
+        loop.on_trial_end(job.trial_id, state=state, reason=reason)
+        assert not loop.running
         history = history_of(study)
         assert len(history.finished) == 1
         assert history.gpu_s == pytest.approx(2 * (5 + 3)), "two devices, a start and three rungs"

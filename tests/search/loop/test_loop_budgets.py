@@ -202,11 +202,12 @@ class TestBudgets:
     ) -> None:
         loop = make(gpu_s=100.0)
         assert (loop.spending.gpu_left_s(), loop.spending.time_left_s()) == (100.0, 50.0)
-        assert loop.next_job() is not None
+        job = loop.next_job()
+        assert job is not None
         clock.now_s += 10
         assert (loop.spending.gpu_s, loop.spending.gpu_left_s(), loop.spending.time_left_s()) == (20.0, 80.0, 40.0)
         clock.now_s += 5
-        loop.on_trial_end(state="done", reason="")
+        loop.on_trial_end(job.trial_id, state="done", reason="")
         assert (loop.spending.gpu_s, loop.spending.gpu_left_s()) == (30.0, 70.0), "counted once when it is over"
         assert history_of(study).gpu_s == 30.0
 

@@ -77,7 +77,7 @@ class TestFailures:
         assert job is not None
         hung = result(job, job.rungs[0], None, outcome=Outcome.HUNG, reason="rank 1 made no progress for 60 s", rank=1)
         study.record(Measured(measurement=hung))
-        loop.on_trial_end(state="failed", reason="the process of rank 1 died: exit code 86")
+        loop.on_trial_end(job.trial_id, state="failed", reason="the process of rank 1 died: exit code 86")
         (end,) = [line for line in Tail(study.journal).read() if isinstance(line, TrialEnd)]
         assert (end.state, end.reason) == ("done", "rank 1 made no progress for 60 s")
         assert backend.step(loop) is None
@@ -90,7 +90,7 @@ class TestFailures:
         job = loop.next_job()
         assert job is not None
         study.record(Measured(measurement=result(job, job.rungs[0], None, outcome=outcome, reason="so")))
-        loop.on_trial_end(state="failed", reason="the process of rank 1 died")
+        loop.on_trial_end(job.trial_id, state="failed", reason="the process of rank 1 died")
         (end,) = [line for line in Tail(study.journal).read() if isinstance(line, TrialEnd)]
         assert (end.state, end.reason) == ("done", "so")
         backend.run(loop)
@@ -152,8 +152,11 @@ class TestFailures:
     ) -> None:
         loop = make()
         for number in range(3):
-            assert loop.next_job() is not None
-            loop.on_trial_end(state="failed", reason="gone", nodes=("10.0.0.1", "10.0.0.2"), lost_nodes=["10.0.0.2"])
+            job = loop.next_job()
+            assert job is not None
+            loop.on_trial_end(
+                job.trial_id, state="failed", reason="gone", nodes=("10.0.0.1", "10.0.0.2"), lost_nodes=["10.0.0.2"]
+            )
             assert bool(loop.fault) == (number == 2)
         assert "all on node 10.0.0.2" in loop.fault
         wording(loop.fault)
@@ -166,8 +169,9 @@ class TestFailures:
         """Checks the loss of a node, for which no layout is to blame: a resumed study runs all layouts."""
         loop = make(rules=CONFIRM)
         for _ in range(3):
-            assert loop.next_job() is not None
-            loop.on_trial_end(state="failed", reason="no room for two workers", started=False)
+            job = loop.next_job()
+            assert job is not None
+            loop.on_trial_end(job.trial_id, state="failed", reason="no room for two workers", started=False)
         assert loop.next_job() is None and "no room for two workers" in loop.fault == loop.ended_reason
         assert not outcomes(study) and not history_of(study).finished
         study.record(Resume())
@@ -177,8 +181,9 @@ class TestFailures:
     def test_one_trial_that_did_not_start_is_run_again(self, make: Make, backend: Backend, study: Study) -> None:
         loop = make()
         for _ in range(2):
-            loop.next_job()
-            loop.on_trial_end(state="failed", reason="", started=False)
+            job = loop.next_job()
+            assert job is not None
+            loop.on_trial_end(job.trial_id, state="failed", reason="", started=False)
         backend.run(loop)
         assert backend.order == ALL_RUNGS and not loop.fault
 
@@ -189,8 +194,9 @@ class TestFailures:
         loop = make(rules=CONFIRM)
         while (job := loop.next_job()) is not None and not job.repeat:
             state, reason = backend.begin(job)
-            loop.on_trial_end(state=state, reason=reason)
-        loop.on_trial_end(state="failed", reason="", started=False)
+            loop.on_trial_end(job.trial_id, state=state, reason=reason)
+        assert job is not None
+        loop.on_trial_end(job.trial_id, state="failed", reason="", started=False)
         again = loop.next_job()
         assert job is not None and again is not None and again.repeat == 1 and again.rungs == job.rungs
 

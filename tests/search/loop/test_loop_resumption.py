@@ -122,7 +122,7 @@ class TestResume:
         assert job.datasheet_peak_tflops is None, "a CPU's"
         study.record(Peak(device="Made-up CPU", precision="fp32", tflops=0.5))
         state, reason = backend.begin(job)
-        loop.on_trial_end(state=state, reason=reason)
+        loop.on_trial_end(job.trial_id, state=state, reason=reason)
         again = loop.next_job()
         assert again is not None and again.matmul_peak_tflops == 0.5
         resumed = make().next_job()

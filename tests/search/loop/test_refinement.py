@@ -111,8 +111,8 @@ STEPS = (2, 4, 8, 16)
 class Cautious(Sweep[Candidate]):
     """Suggests the rungs below 8, and holds the others back."""
 
-    def suggest(self) -> Candidate | None:
-        suggestion = super().suggest()
+    def suggest(self, running: Sequence[Candidate] = ()) -> Candidate | None:
+        suggestion = super().suggest(running)
         return suggestion and dataclasses.replace(
             suggestion, micro_batches=tuple(r for r in suggestion.micro_batches if r < 8)
         )

@@ -22,7 +22,7 @@ def test_a_trial_without_a_first_word_is_lost_once(tmp_path: Path) -> None:
     output: list[str] = []
     called = threading.Event()
     with start_timeout.starts(
-        lambda: "t0001", tmp_path / "state", lambda reason: (output.append(reason), called.set())[0]
+        lambda: ("t0001",), tmp_path / "state", lambda reason: (output.append(reason), called.set())[0]
     ):
         assert called.wait(300)
         time.sleep(0.7)
@@ -34,7 +34,7 @@ def test_one_that_began_may_take_its_time(tmp_path: Path) -> None:
     output: list[str] = []
     state = tmp_path / "state"
     state.write_text(json.dumps({"statuses": {"t0001": {"phase": "init"}}, "nodes": {}}))
-    with start_timeout.starts(lambda: "t0001", state, output.append):
+    with start_timeout.starts(lambda: ("t0001",), state, output.append):
         time.sleep(1)
     assert not output
 
@@ -42,7 +42,7 @@ def test_one_that_began_may_take_its_time(tmp_path: Path) -> None:
 def test_each_trial_has_its_own_time(tmp_path: Path) -> None:
     output: list[str] = []
     # Another one, or none, each time the watch looks, however late it looks.
-    names = itertools.cycle(("t0001", None, "t0002", "t0003"))
+    names = itertools.cycle((("t0001",), (), ("t0002",), ("t0003",)))
     with start_timeout.starts(lambda: next(names), tmp_path / "state", output.append):
         time.sleep(1.5)
     assert not output

@@ -121,7 +121,7 @@ class Session:
                 self.clock.now_s += (takes.first_start_s - takes.start_s) * (not self.backend.jobs)
                 self.backend.gate_s = self.gate_s(job)
                 state, reason = self.backend.begin(job)
-                self.loop.on_trial_end(state=state, reason=reason)
+                self.loop.on_trial_end(job.trial_id, state=state, reason=reason)
             self.took_s = self.clock.now_s - began_s
 
     def gate_s(self, job: Job) -> float:

@@ -171,14 +171,15 @@ class TestSessions:
     def test_a_faulty_cluster_ends_the_session_in_a_state_of_its_own(self, make: Make, backend: Backend) -> None:
         loop = make(rules=RULES)
         for _ in range(3):
-            assert loop.next_job() is not None and not loop.state.is_terminal
-            loop.on_trial_end(state="failed", reason="no room for two workers", started=False)
+            job = loop.next_job()
+            assert job is not None and not loop.state.is_terminal
+            loop.on_trial_end(job.trial_id, state="failed", reason="no room for two workers", started=False)
         assert loop.next_job() is None and loop.state is State.FAULTED
 
     def test_a_decision_begins_no_trial_and_writes_nothing(self, make: Make, study: Study) -> None:
         loop, before = make(), study.journal.read_bytes()
         decision = loop.decide()
-        assert decision.state is State.EXPLORING and decision.trial is not None and loop.running is None
+        assert decision.state is State.EXPLORING and decision.trial is not None and not loop.running
         assert study.journal.read_bytes() == before
 
 
@@ -223,7 +224,7 @@ class TestReplaying:
                 if number == last_trial:
                     break
                 state, reason = backend.begin(job)
-                loop.on_trial_end(state=state, reason=reason)
+                loop.on_trial_end(job.trial_id, state=state, reason=reason)
             if loop.state.is_terminal:
                 left_out, by_itself = loop.left_out, not loop.fault
                 study.record(End(exit_code=0 if by_itself else 3, wall_s=9, gpu_s=18, left_out=left_out))

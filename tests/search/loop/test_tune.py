@@ -35,25 +35,39 @@ End = Callable[..., tuple[SimpleNamespace, list[Measurement]]]
 def end(monkeypatch: pytest.MonkeyPatch) -> End:
     """Ends a trial as Tune does; returns the loop as it is then, with `on_trial_end`'s arguments, and the journal."""
 
-    def play(*, killed: str = "", recorder: RecorderError | None = None, **shown: Any) -> tuple[SimpleNamespace, Any]:
+    def play(
+        *,
+        killed: str = "",
+        neighbours: frozenset[str] = frozenset(),
+        recorder: RecorderError | None = None,
+        **shown: Any,
+    ) -> tuple[SimpleNamespace, Any]:
         written: list[Measurement] = []
         ends: list[dict[str, Any]] = []
 
         def call(actor: object, method: str, *arguments: Any, limit_s: float = 0.0) -> Any:
             if recorder is not None:
                 raise recorder
-            if method == "status":
+            if method in ("status", "ended"):
                 return STANDING
             written.append(from_json(Measurement, arguments[1]))
 
-        loop = SimpleNamespace(running=JOB, on_trial_end=lambda **options: ends.append(options), fault="", ends=ends)
-        monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_job_id=lambda: "01"))
-        monkeypatch.setattr(tune, "_remove_groups", lambda job_id: 0)
+        loop = SimpleNamespace(
+            next_job=lambda: JOB,
+            neighbours=lambda trial_id: neighbours,
+            on_trial_end=lambda trial_id, **options: ends.append(options),
+            fault="",
+            ends=ends,
+        )
+        context = SimpleNamespace(get_job_id=lambda: "01", get_node_id=lambda: "n1")
+        monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
+        monkeypatch.setattr(tune.placement_groups, "remove_of_the_dead", lambda job_id: 0)
+        monkeypatch.setattr(tune, "MemoryKills", lambda nodes: SimpleNamespace(since=lambda: killed))
         monkeypatch.setattr(tune, "_nodes", lambda ids: (["10.0.0.7" for _ in ids], []))
         monkeypatch.setattr(tune.recorders, "find", lambda name: None)
         monkeypatch.setattr(tune.recorders, "call", call)
         bridge = tune._Bridge(cast(SearchLoop, loop))
-        bridge._kills = cast(Any, SimpleNamespace(since=lambda: killed))
+        assert bridge.suggest("tune")
         bridge.on_trial_complete("tune", **shown)
         return loop, written
 
@@ -68,6 +82,16 @@ def test_a_trial_whose_own_process_was_killed_for_want_of_memory_is_out_of_memor
     assert (entry.outcome, entry.batch, entry.phase) == (Outcome.OOM, JOB.rungs[0], "steps")
     assert entry.reason.startswith("a process of the trial was killed because host memory ran out: the kernel's count")
     assert [(trial_end["state"], trial_end["started"]) for trial_end in loop.ends] == [("failed", True)]
+
+
+def test_one_that_was_killed_beside_others_is_crowded_and_nothing_is_held_against_its_layout(end: End) -> None:
+    loop, written = end(
+        killed="the kernel's count of such kills grew by 1", neighbours=frozenset({"t0002"}), error=True
+    )
+    assert not written and [(trial_end["state"], trial_end["is_crowded"]) for trial_end in loop.ends] == [
+        ("failed", True)
+    ]
+    assert "host memory ran out" in loop.ends[0]["reason"]
 
 
 def test_any_other_end_of_its_process_is_silent(end: End) -> None:

@@ -1,0 +1,267 @@
+"""Plays searches in one lane and in many, on simulated nodes: wall time, device seconds, regret, and the driver's
+processor time. From the checkout:
+
+python -m benchmarks.side_by_side
+
+The space is BLOOM 7b1 on nodes of four H200; a point's time is the cost model's, up to 10 % off. Each node has a factor
+and each run another one, drawn from the ratios of the points that two studies of docs/measurements share (stalls too).
+A trial takes 18 s and 9 s a rung of simulated time. The loop, searcher, journal and confirmation are the search's own;
+Ray, the recorder's process and the mirror are not there, so their processor time is not counted.
+"""
+
+import argparse
+import csv
+import dataclasses
+import heapq
+import itertools
+import random
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
+from benchmarks.large_study import PLACE, Played, subject
+from platform.search.loop.budget import Budget
+from platform.search.loop.jobs import TrialSettings, planned_gib
+from platform.search.loop.lanes import Lanes
+from platform.search.loop.loop import SearchLoop
+from platform.search.setup.confirmation_rules import ConfirmationRules
+from platform.search.setup.study_setup import StudySetup
+from platform.searchers.problem import Problem
+from platform.study.result.ranking import winner
+from platform.study.study import Study
+from search_spaces.candidate import Candidate
+from trainers.records.job import Job
+from trainers.records.journal import Measured, Peak, RungStart, StudyHeader
+from trainers.records.journal_lines import record
+from trainers.records.measurement import Outcome
+from trainers.spec.codec import to_json
+
+SHARED = (
+    ("gpt2-exhaustive-1xH200", "gpt2-grid-1xH200"),
+    ("gpt2-40gib-4xH200", "gpt2-disturbed-4xH200"),
+    ("bloom7b-guided-1xH200", "bloom7b-short-1xH200"),
+)
+"""Pairs of studies of docs/measurements that measured some points both."""
+ALIKE = 0.05
+"""Largest distance from 1 of a ratio that counts as a node's own factor."""
+START_S, RUNG_S = 18.0, 9.0
+NODES = 64
+
+
+def ratios() -> list[float]:
+    """Returns how the speeds of the same point in two studies differ."""
+    found: list[float] = []
+    for names in SHARED:
+        first, second = (dict(_speeds(Path(f"docs/measurements/{name}.csv"))) for name in names)
+        found += [first[key] / second[key] for key in sorted(first.keys() & second.keys())]
+    return found
+
+
+def _speeds(path: Path) -> Iterator[tuple[tuple[str, ...], float]]:
+    with path.open() as lines:
+        for row in csv.DictReader(lines):
+            if row["outcome"] == "ok" and row["tokens_per_s_per_gpu"]:
+                key = (row["recipe"], row["layout_id"], row["micro_batch"])
+                yield key, float(row["tokens_per_s_per_gpu"])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Ran:
+    """A simulated search."""
+
+    num_points: int
+    num_trials: int
+    search_s: float
+    """Simulated seconds until the search's last trial ended."""
+    wall_s: float
+    """Simulated seconds with the final runs."""
+    gpu_s: float
+    regret: float
+    """Share by which the best point's true speed is above that of the winner's."""
+    driver_s: float
+    """Processor seconds of the loop."""
+    slowest_s: float
+    """Most processor seconds of one decision or end."""
+
+
+def play(
+    candidates: Sequence[Candidate],
+    on: StudySetup,
+    *,
+    searcher: str,
+    num_nodes: int,
+    seed: int,
+    rules: ConfirmationRules | None,
+    max_trials: int | None = None,
+) -> Ran:
+    """Plays one search on `num_nodes` nodes, of which a trial takes one."""
+    chance, drawn = random.Random(seed), ratios()
+    of_nodes = [ratio for ratio in drawn if abs(ratio - 1) <= ALIKE]
+    nodes = {f"id{number}": f"10.0.{number // 250}.{number % 250}" for number in range(num_nodes)}
+    factors = {node: chance.choice(of_nodes) for node in nodes}
+    played, clock = Played(on), _Clock()
+    columns = None if on.plan.columns is None or searcher == "sweep" else on.plan.columns
+    with tempfile.TemporaryDirectory() as folder, Study.create(Path(folder), "played") as study:
+        study.record(
+            StudyHeader(
+                name="played", space=on.space.name, recipes=on.recipes, cluster=on.cluster, tokens=on.request.tokens,
+                options=to_json(on.request.options), searcher=searcher,
+            )
+        )  # fmt: skip
+        driver_s, slowest_s = 0.0, 0.0
+
+        def timed(began_s: float) -> None:
+            nonlocal driver_s, slowest_s
+            took_s = time.thread_time() - began_s
+            driver_s, slowest_s = driver_s + took_s, max(slowest_s, took_s)
+
+        problem = Problem(candidates=candidates, columns=columns, costs=on.problem.costs, tokens=on.request.tokens)
+        loop = SearchLoop(
+            study=study,
+            candidates=candidates,
+            searcher=searchers.create(searcher, problem),
+            budget=Budget(max_trials=max_trials),
+            settings=TrialSettings(
+                cluster=on.cluster,
+                cpus_per_worker=PLACE.cpus_per_worker,
+                recorder="none",
+                commit="0123456",
+                cap_gib=None,
+                timing=on.timing,
+                predicted_gib=planned_gib(on.plan.candidates, on.plan.columns),
+                rules=rules,
+            ),
+            clock=clock,
+            lanes=Lanes(lambda: nodes) if num_nodes > 1 else None,
+        )
+        running: list[tuple[float, int, Job]] = []
+        numbers, search_s, peaks = itertools.count(), 0.0, set[str]()
+        while True:
+            while True:
+                began_s = time.thread_time()
+                job = loop.next_job()
+                timed(began_s)
+                if job is None:
+                    break
+                seconds = START_S + RUNG_S * len(job.rungs) + (on.timing.winner_s if job.is_winner_run else 0.0)
+                heapq.heappush(running, (clock.now_s + seconds, next(numbers), job))
+            if not running:
+                break
+            clock.now_s, _, job = heapq.heappop(running)
+            (node,) = job.nodes or ("id0",)
+            if nodes[node] not in peaks:
+                peaks.add(nodes[node])
+                precision = job.recipe.compute_precision
+                peak = Peak(device="NVIDIA H200", precision=precision, tflops=680.0, nodes=(nodes[node],))
+                record(study.journal, peak)
+            for batch in job.rungs:
+                record(study.journal, RungStart(trial_id=job.trial_id, batch=batch, deadline_s=60.0))
+                measured = played(job.trial_id, job.recipe, job.layout, batch)
+                factor = factors[node] * chance.choice(drawn)
+                if measured.tokens_per_s and measured.step_time_s:
+                    speed = measured.tokens_per_s * factor
+                    measured = dataclasses.replace(
+                        measured, tokens_per_s=speed, step_time_s=measured.step_time_s / factor, repeat=job.repeat,
+                        addresses=(nodes[node],), step_times_s=(),
+                    )  # fmt: skip
+                record(study.journal, Measured(measurement=measured))
+                if measured.outcome is not Outcome.OK:
+                    break
+            if not job.repeat:
+                search_s = clock.now_s
+            began_s = time.thread_time()
+            loop.on_trial_end(job.trial_id, state="done", reason="")
+            timed(began_s)
+        history = loop.history
+        best = winner(list(history.measurements))
+        true = [
+            played("", candidate.recipe, candidate.layout, batch).tokens_per_s or 0.0
+            for candidate in candidates
+            for batch in candidate.batch_points()
+        ]
+        assert best is not None
+        found = played("", best.recipe, best.layout, best.batch).tokens_per_s or 0.0
+        return Ran(
+            num_points=sum(measurement.outcome is not Outcome.SKIPPED for measurement in history.measurements),
+            num_trials=len(history.trials),
+            search_s=search_s,
+            wall_s=clock.now_s,
+            gpu_s=loop.spending.gpu_s,
+            regret=1 - found / max(true),
+            driver_s=driver_s,
+            slowest_s=slowest_s,
+        )
+
+
+class _Clock:
+    """Simulated time."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def of_one_rung(candidates: Sequence[Candidate], count: int, seed: int) -> list[Candidate]:
+    """Returns `count` candidates of one rung each, drawn from those given."""
+    chance = random.Random(seed)
+    drawn = chance.sample(list(candidates), count)
+    return [
+        dataclasses.replace(candidate, micro_batches=(chance.choice(candidate.micro_batches),)) for candidate in drawn
+    ]
+
+
+def main() -> None:
+    """Prints a row for each search."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.side_by_side")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--points", type=int, default=10_000)
+    parser.add_argument("--swept", type=int, default=512)
+    options = parser.parse_args()
+    on = subject()
+    everything = on.plan.candidates
+    print("what                   lanes  points  trials  search s   wall s   device s  regret %  driver CPU %  most ms")
+
+    def show(what: str, lanes: int, runs: Sequence[Ran]) -> None:
+        mean = {
+            field.name: sum(getattr(ran, field.name) for ran in runs) / len(runs) for field in dataclasses.fields(Ran)
+        }
+        share = 100 * mean["driver_s"] / mean["wall_s"]
+        print(
+            f"{what:21}  {lanes:5}  {mean['num_points']:6.0f}  {mean['num_trials']:6.0f}  {mean['search_s']:8.0f}"
+            f"  {mean['wall_s']:7.0f}  {mean['gpu_s']:9.0f}  {100 * mean['regret']:8.2f}  {share:12.2f}"
+            f"  {1000 * max(ran.slowest_s for ran in runs):7.0f}",
+            flush=True,
+        )
+
+    for searcher, rules, name in (
+        ("sweep", None, f"{options.swept} swept"),
+        ("sweep", ConfirmationRules(), f"{options.swept} and final runs"),
+    ):
+        for lanes in (1, NODES):
+            runs = [
+                play(of_one_rung(everything, options.swept, seed), on, searcher=searcher, num_nodes=lanes, seed=seed,
+                     rules=rules)
+                for seed in range(options.seeds)
+            ]  # fmt: skip
+            show(name, lanes, runs)
+    for lanes in (1, 8):
+        runs = [
+            play(everything, on, searcher="guided", num_nodes=lanes, seed=seed, rules=None, max_trials=32)
+            for seed in range(options.seeds)
+        ]
+        show("guided, 32 trials", lanes, runs)
+    count, most = 0, list[Candidate]()
+    for candidate in everything:
+        if count >= options.points:
+            break
+        most.append(candidate)
+        count += len(candidate.micro_batches)
+    show(f"{count:,} in ladders", NODES, [play(most, on, searcher="sweep", num_nodes=NODES, seed=0, rules=None)])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""The nodes on which a search may begin a trial just now: those that it began with, and those that join it alike."""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from platform.cluster import preflight
+from platform.cluster.nodes import ClusterHandle, Node, facts_of, node_of, unlike_gpus
+from platform.common.errors import ClusterError
+from platform.common.output import print_line
+
+LOOK_S = 2.0
+"""Seconds for which an answer of Ray's on its nodes counts."""
+
+
+class UsableNodes:
+    """The address of each node that is there, by Ray's id, in a lasting order. Calls Ray."""
+
+    def __init__(self, handle: ClusterHandle, study: Path) -> None:
+        """Takes the cluster as the search, whose study is in this folder, began with it."""
+        self._handle, self._study = handle, study
+        self._known = {node.id: node.address for node in handle.nodes}
+        self._asked: dict[str, tuple[Any, float]] = {}
+        """By id of a node that joined: the answer to come, and when it was asked."""
+        self._refused: set[str] = set()
+        self._there: dict[str, str] = {}
+        self._looked_s = float("-inf")
+
+    def __call__(self) -> Mapping[str, str]:
+        """Returns the nodes. One that joins counts once it has told that it is like the others; of one that is unlike
+        them a sentence tells, once.
+        """
+        if time.monotonic() - self._looked_s > LOOK_S:
+            self._look()
+            self._looked_s = time.monotonic()
+        return self._there
+
+    def _look(self) -> None:
+        import ray
+
+        alive: dict[str, dict[str, Any]] = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
+        num_gpus = self._handle.cluster.devices_per_node if self._handle.has_gpus else 0
+        for node_id, entry in alive.items():
+            is_new = node_id not in self._known and node_id not in self._refused
+            # Of a cluster whose slow nodes are left out nobody knows whether a new one is slow.
+            if not is_new or self._handle.left_out or int(entry["Resources"].get("GPU", 0)) != num_gpus:
+                continue
+            if num_gpus or entry["Resources"].get("CPU", 0):
+                self._ask(ray, entry)
+        self._there = {node_id: address for node_id, address in self._known.items() if node_id in alive}
+
+    def _ask(self, ray: Any, entry: dict[str, Any]) -> None:
+        """Asks a node that joined for its facts, or takes its answer."""
+        node_id: str = entry["NodeID"]
+        if node_id not in self._asked:
+            self._asked[node_id] = (facts_of(ray, entry, on_gpu=self._handle.has_gpus), time.time())
+            return
+        answer, sent_s = self._asked[node_id]
+        ready, _ = ray.wait([answer], timeout=0)
+        if not ready:
+            return
+        del self._asked[node_id]
+        address = entry["NodeManagerAddress"]
+        try:
+            (facts,) = ray.get(ready)
+            reason = self._refusal(node_of(entry, facts, sent_s=sent_s, got_s=time.time()))
+        except ray.exceptions.RayError as error:
+            reason = f"it does not answer ({type(error).__name__})"
+        if reason:
+            self._refused.add(node_id)
+            print_line(f"Node {address} joined and is left out: {reason}")
+            return
+        self._known[node_id] = address
+        print_line(f"Node {address} joined: further trials may run there.")
+
+    def _refusal(self, node: Node) -> str:
+        """Returns why a node is unlike those that the search began with; "" where it is alike."""
+        if reason := unlike_gpus(self._handle.nodes[0], node):
+            return reason
+        try:
+            preflight.check((*self._handle.nodes, node), self._study)
+        except ClusterError as error:
+            return str(error)
+        return ""

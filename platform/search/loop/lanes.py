@@ -1,0 +1,86 @@
+"""Which trials may run side by side, and on which nodes. Ray's placement groups put a trial's workers on these."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from platform.cluster.nodes import ClusterHandle
+from platform.common.text import plural
+from platform.search.setup.options import SideBySide
+from trainers.records.job import Job
+from trainers.spec.cluster import Cluster
+
+TUNE_CPU = 0.1
+"""CPUs for Tune's side of all trials together."""
+
+Nodes = Callable[[], Mapping[str, str]]
+"""Returns the address of each node that workers may use now, by Ray's id, always in the same order."""
+
+
+class Lanes:
+    """The places of trials that run side by side. By default there is one, anywhere."""
+
+    def __init__(self, nodes: Nodes = dict, *, nodes_per_trial: int = 1, trials_per_node: int = 1) -> None:
+        """Takes the nodes, the number that a trial takes, and the number of trials that share a node: 1 for whole
+        nodes.
+        """
+        self._nodes = nodes
+        self._lost: set[str] = set()
+        """Ids of nodes that no longer answer, which Ray may still count for some seconds."""
+        self.nodes_per_trial, self.trials_per_node = nodes_per_trial, trials_per_node
+
+    def count(self, avoid: Collection[str] = ()) -> int:
+        """Returns how many trials the nodes hold now, without those at the addresses to `avoid`."""
+        return self._holds([node for node, address in self._there().items() if address not in avoid])
+
+    def lose(self, addresses: Collection[str]) -> None:
+        """Runs nothing more on the nodes at these addresses; one that joins anew has another id, and counts."""
+        self._lost |= {node for node, address in self._nodes().items() if address in addresses}
+
+    def _there(self) -> dict[str, str]:
+        return {node: address for node, address in self._nodes().items() if node not in self._lost}
+
+    def place(self, running: Iterable[Job], avoid: Collection[str] = ()) -> Mapping[str, str] | None:
+        """Returns the addresses of the nodes for one more trial beside those `running`, by Ray's ids; None where they
+        leave no room, empty for any nodes: where no more than one trial runs at a time.
+
+        Nodes at the addresses to `avoid` are left out as long as others hold a trial.
+        """
+        jobs, nodes = tuple(running), self._nodes()
+        if self._holds(nodes) <= 1:
+            return None if jobs else {}
+        there = self._there()
+        quiet = {node: address for node, address in there.items() if address not in avoid}
+        nodes = next((choice for choice in (quiet, there) if self._holds(choice)), nodes)
+        taken = Counter(node for job in jobs for node in job.nodes)
+        # Nodes without a trial come first. The order of the others stays: runs that are compared have the same nodes.
+        free = sorted((node for node in nodes if taken[node] < self.trials_per_node), key=taken.__getitem__)
+        if len(free) < self.nodes_per_trial:
+            return None
+        return {node: nodes[node] for node in free[: self.nodes_per_trial]}
+
+    def _holds(self, nodes: Collection[str]) -> int:
+        return len(nodes) // self.nodes_per_trial * self.trials_per_node
+
+
+def lanes_of(mode: SideBySide, cluster: Cluster, handle: ClusterHandle, nodes: Nodes) -> Lanes:
+    """Returns the lanes for trials that take the devices of `cluster` each, on the cluster of `handle`."""
+    if mode == "off" or not handle.nodes:
+        return Lanes()
+    per_node = handle.cluster.devices_per_node
+    if not handle.has_gpus:  # CPU workers are counted by their share of a node's cores
+        least = min(node.num_cpus for node in handle.nodes) - max(TUNE_CPU, 0.2 / len(handle.nodes))
+        per_node = max(1, math.floor(least / handle.cpus_per_worker + 1e-9))
+    share = max(1, per_node // cluster.num_devices) if mode == "on" else 1
+    return Lanes(nodes, nodes_per_trial=math.ceil(cluster.num_devices / per_node), trials_per_node=share)
+
+
+def lanes_sentence(lanes: Lanes, mode: SideBySide) -> str:
+    """Returns the sentence on trials side by side at a search's beginning; "" where there is nothing to say."""
+    if (count := lanes.count()) > 1:
+        whole = plural(lanes.nodes_per_trial, "whole node")
+        share = f"{lanes.trials_per_node} of them share each node" if lanes.trials_per_node > 1 else f"each on {whole}"
+        return f"Up to {count} trials run side by side, {share}; --side-by-side off runs one at a time."
+    if mode == "on":
+        return "One trial runs at a time: --side-by-side on finds no devices beside those that a trial takes."
+    return ""

@@ -1,0 +1,51 @@
+"""Removes placement groups that nobody uses any more: with its controller in Tune's process, Train may leave one.
+
+Neither Tune nor Train names its groups. Ray keeps those that an actor made until the whole job ends, so each of the
+processes that made one removes it, and the driver those of processes that died.
+"""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any, cast
+
+import ray
+from ray._private.state import state
+from ray._raylet import PlacementGroupID
+from ray.core.generated import gcs_pb2
+from ray.util.placement_group import PlacementGroup
+
+
+def remove_own() -> int:
+    """Removes the groups that this actor's process made; returns how many."""
+    actor_id = ray.get_runtime_context().get_actor_id()
+    return 0 if actor_id is None else _remove(lambda group: group.creator_actor_id.hex() == actor_id)
+
+
+def remove_of_the_dead(job_id: str) -> int:
+    """Removes the groups that the job's dead actors made; returns how many."""
+    return _remove(
+        # A group of no actor, as Tune's are, counts as one of a dead actor, whose id is all ones.
+        lambda group: group.creator_actor_dead and set(group.creator_actor_id) != {0xFF} and _is_of(group, job_id)
+    )
+
+
+def remove_all(job_id: str) -> int:
+    """Removes all groups of a job; returns how many."""
+    return _remove(lambda group: _is_of(group, job_id))
+
+
+def _is_of(group: Any, job_id: str) -> bool:
+    """Returns whether a job made the group: the last four bytes of a group's id are its job's id."""
+    return group.placement_group_id.hex().endswith(job_id)
+
+
+def _remove(is_left: Callable[[Any], bool]) -> int:
+    # Ray's own, not of its public interface: the public table does not tell who made a group.
+    messages, removed = cast(Any, gcs_pb2).PlacementGroupTableData, 0
+    rows: list[bytes] = state._connect_and_get_accessor().get_placement_group_table()  # pyright: ignore[reportPrivateUsage]
+    for group in map(messages.FromString, rows):
+        if group.state != messages.REMOVED and is_left(group):
+            with contextlib.suppress(Exception):
+                ray.util.remove_placement_group(PlacementGroup(PlacementGroupID(group.placement_group_id)))
+                removed += 1
+    return removed
