@@ -10,7 +10,8 @@ from trainers.spec.expert_rules import has_grouped_sizes
 from trainers.spec.layout_axes import CUTTING
 from trainers.spec.model import ModelSpec
 from trainers.spec.model_sizes import MULTIPLIERS, SWITCHES
-from trainers.spec.recipe import INCLUDED, STREAM, Recipe
+from trainers.spec.recipe import Recipe
+from trainers.spec.recipe_axes import INCLUDED, STREAM
 from trainers.text import VOCAB_SIZE
 
 _WINDOW = 64

@@ -9,7 +9,7 @@ from platform.common.options import address_field, argument, config_field, json_
 from platform.common.quantities import duration, positive, whole_number
 from platform.study.folder import absolute_path, studies_field, trust_field
 from trainers.records.training import ScheduleKind
-from trainers.spec.recipe import DataOrder
+from trainers.spec.recipe_axes import DataOrder
 
 _count, _whole_count = whole_number(1), whole_number(0)
 

@@ -18,7 +18,8 @@ from trainers.records.data_content import DataContent
 from trainers.records.training import LearningRateSchedule, TrainingPhase, TrainingPlan, Validation
 from trainers.spec.batch import BatchPoint
 from trainers.spec.layout import Layout
-from trainers.spec.recipe import STREAM, Recipe
+from trainers.spec.recipe import Recipe
+from trainers.spec.recipe_axes import STREAM
 from trainers.spec.support import standing_refusal
 
 _WARMUP_SHARE, _DECAY_SHARE = 0.01, 0.2

@@ -25,7 +25,8 @@ from trainers.models import adapters, nf4, weights
 from trainers.models.weights import draw
 from trainers.spec.layout import Layout
 from trainers.spec.nf4 import scales_of_factor
-from trainers.spec.recipe import Adapter, Recipe
+from trainers.spec.recipe import Recipe
+from trainers.spec.recipe_axes import Adapter
 
 WORLD_SIZE = 2
 # Blocks of NF4 have 64 weights.

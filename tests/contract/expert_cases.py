@@ -10,7 +10,8 @@ from tests.contract.expert_faults import FAULTS
 from tests.contract.family_cases import FAMILIES
 from tests.contract.mesh_cases import MeshCase
 from trainers.spec.layout import Layout
-from trainers.spec.recipe import BalanceLoss, Recipe
+from trainers.spec.recipe import Recipe
+from trainers.spec.recipe_axes import BalanceLoss
 
 _SHARED: Mapping[str, Any] = {"engine": "fsdp", "zero_stage": 3, "attention": "sdpa", "experts": "grouped", "ep": 2}
 _ROWS: Mapping[int, tuple[tuple[str, dict[str, Any]], ...]] = {

@@ -22,7 +22,8 @@ from trainers.records.journal import GateCurves
 from trainers.spec.batch import BatchPoint
 from trainers.spec.layout import Layout
 from trainers.spec.model import ModelSpec
-from trainers.spec.recipe import Adapter, Precision, Recipe
+from trainers.spec.recipe import Recipe
+from trainers.spec.recipe_axes import Adapter, Precision
 
 pytestmark = pytest.mark.contract
 

@@ -6,7 +6,8 @@ from trainers.records.training import LearningRateSchedule, Steps, TrainingPhase
 from trainers.spec.batch import BatchPoint
 from trainers.spec.layout import Layout
 from trainers.spec.model import ModelSpec
-from trainers.spec.recipe import INCLUDED, Recipe
+from trainers.spec.recipe import Recipe
+from trainers.spec.recipe_axes import INCLUDED
 
 MODEL = ModelSpec(
     name="tiny", architecture="gpt2", num_layers=1, hidden_size=16, num_heads=2, vocab_size=256, max_positions=64

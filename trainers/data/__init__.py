@@ -22,7 +22,8 @@ from trainers.data.order import Position
 from trainers.data.parquet import ParquetTokens
 from trainers.data.stream import Stream
 from trainers.spec.batch import BatchPoint
-from trainers.spec.recipe import INCLUDED, STREAM, Recipe
+from trainers.spec.recipe import Recipe
+from trainers.spec.recipe_axes import INCLUDED, STREAM
 from trainers.text import PATH as INCLUDED_TEXT
 
 __all__ = [

@@ -35,7 +35,7 @@ from trainers.kernels.compiled import static
 from trainers.kernels.spans import Spans, block_mask
 from trainers.spec.architectures.architecture import Position
 from trainers.spec.layout_axes import Attention
-from trainers.spec.recipe import AttentionMask
+from trainers.spec.recipe_axes import AttentionMask
 
 ScoreMod = Callable[..., torch.Tensor]
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainers.spec.recipe import BalanceLoss
+from trainers.spec.recipe_axes import BalanceLoss
 
 LOAD, SCALE, BIAS = "balance_load", "balance_scale", "balance_bias"
 """Buffers of a router: the gradient of a balance loss by its mean probabilities, fp32 [experts]; the factor by which

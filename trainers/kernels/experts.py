@@ -20,7 +20,7 @@ from trainers.kernels.compiled import static
 from trainers.kernels.dispatch import dispatched
 from trainers.spec.architectures.with_experts import WithExperts
 from trainers.spec.layout_axes import Experts
-from trainers.spec.recipe import BalanceLoss
+from trainers.spec.recipe_axes import BalanceLoss
 
 _NAMES: dict[Experts, str] = {"loop": "eager", "grouped": "grouped_rows"}
 """The name of each way in transformers' registry."""

@@ -12,7 +12,7 @@ import torch
 from torch.nn.attention.flex_attention import BlockMask
 
 from trainers.data.flags import FLAG
-from trainers.spec.recipe import AttentionMask
+from trainers.spec.recipe_axes import AttentionMask
 
 BLOCK = 128
 """Queries and keys of a block of FlexAttention, torch's default."""

@@ -18,7 +18,7 @@ from trainers.kernels.attention import SHARE, Share, takes_mask_of_ours
 from trainers.kernels.head import IGNORED, Inputs
 from trainers.kernels.spans import ids_of, is_label, spans_of
 from trainers.models.model import Model, share_attention
-from trainers.spec.recipe import AttentionMask, TrainedTokens
+from trainers.spec.recipe_axes import AttentionMask, TrainedTokens
 
 
 class ContextParallel:

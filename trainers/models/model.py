@@ -26,7 +26,7 @@ from trainers.spec.architectures import architecture_of
 from trainers.spec.architectures.with_experts import WithExperts
 from trainers.spec.layout_axes import Attention, Experts
 from trainers.spec.model import ModelSpec
-from trainers.spec.recipe import AttentionMask, BalanceLoss
+from trainers.spec.recipe_axes import AttentionMask, BalanceLoss
 from trainers.spec.support import model_refusal
 from trainers.startup import import_stubs
 

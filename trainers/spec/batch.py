@@ -4,7 +4,8 @@ import dataclasses
 
 from trainers.spec.codec import shortened
 from trainers.spec.layout import Layout
-from trainers.spec.recipe import LARGEST_BATCH, Recipe
+from trainers.spec.recipe import Recipe
+from trainers.spec.recipe_axes import LARGEST_BATCH
 from trainers.spec.stages import schedule_refusal
 from trainers.spec.workload import flags_of
 

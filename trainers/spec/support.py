@@ -15,7 +15,8 @@ from trainers.spec.mesh_rules import mesh_refusals, pipeline_refusals
 from trainers.spec.model import ModelSpec
 from trainers.spec.optional_kernels import OPTIONAL
 from trainers.spec.placement import placement_refusal
-from trainers.spec.recipe import Precision, Recipe
+from trainers.spec.recipe import Recipe
+from trainers.spec.recipe_axes import Precision
 
 _CAPABILITIES: Mapping[Precision, tuple[tuple[int, int], Precision]] = {
     "bf16": ((8, 0), "fp16"),

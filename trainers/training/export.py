@@ -15,7 +15,8 @@ from trainers.records.checkpoints import read_manifest
 from trainers.records.plain_files import read_plain, refuse_links
 from trainers.spec import engines
 from trainers.spec.model import ModelSpec
-from trainers.spec.recipe import INCLUDED, Recipe
+from trainers.spec.recipe import Recipe
+from trainers.spec.recipe_axes import INCLUDED
 from trainers.startup import import_stubs
 from trainers.training.checkpoint_reading import TensorReader
 

@@ -20,7 +20,7 @@ from trainers.records.journal import StudyHeader
 from trainers.records.plain_files import read_plain
 from trainers.spec import engines
 from trainers.spec.codec import to_json
-from trainers.spec.recipe import INCLUDED
+from trainers.spec.recipe_axes import INCLUDED
 
 
 def header_of(name: str, setup: StudySetup, *, searcher: str, uri: str) -> StudyHeader:

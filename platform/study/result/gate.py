@@ -15,7 +15,8 @@ from trainers.records.journal import FIRST_GRADIENTS, ROUNDED, GateCurves
 from trainers.records.measurement import TIMED, Measurement, Outcome
 from trainers.spec.axis import axes_of, choices_of
 from trainers.spec.layout import Layout
-from trainers.spec.recipe import Precision, Recipe
+from trainers.spec.recipe import Recipe
+from trainers.spec.recipe_axes import Precision
 
 TOLERANCES: dict[Precision, tuple[float, float]] = {
     "fp32": (1e-4, 1e-3),

@@ -17,7 +17,8 @@ from trainers import data
 from trainers.data import INCLUDED_TEXT, ParquetTokens
 from trainers.engines.create import engine_config
 from trainers.records.training import TrainingPlan
-from trainers.spec.recipe import INCLUDED, Recipe
+from trainers.spec.recipe import Recipe
+from trainers.spec.recipe_axes import INCLUDED
 
 Device = Literal["cuda", "cpu"]
 
