@@ -7,6 +7,7 @@ import pytest
 
 import platform.train.converging.command as converge  # pyright takes `from platform import` for the standard module
 import platform.train.converging.comparison_session as sessions
+from platform.common.errors import InputError
 from platform.train.converging.rates import Rate
 from platform.train.converging.strategies import read_strategies
 from tests.training.layout_file import write_layout
@@ -41,3 +42,12 @@ def test_an_interrupted_comparison_says_what_is_complete(
     assert session.train({strategy.name: Rate(value=1e-3, source="stated") for strategy in strategies}) == 130
     assert names == [str(run // 2) for run in range(trained + 1)]
     assert capsys.readouterr().err.endswith(sentence)
+
+
+def test_adapters_want_the_weights_of_a_folder(tmp_path: Path) -> None:
+    file = str(write_layout(tmp_path / "ddp.json", DDP))
+    options = converge.PARSER.read([file, "adapter=lora_4", "--steps", "10"])
+    session = sessions.ComparisonSession(options, read_strategies(options), tmp_path / "compared")
+    with pytest.raises(InputError, match="trains adapters beside a model that does not train"):
+        session.check()
+    assert not (tmp_path / "compared").exists()
