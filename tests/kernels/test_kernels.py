@@ -117,7 +117,7 @@ def test_sinks_by_the_sum_of_flex_attention_are_those_of_transformers(window: in
     library: Any = modeling_gpt_oss
     theirs, _ = library.eager_attention_forward(module, query, key, value, added, 0.3)
     compiled = torch.compile(
-        lambda *heads: attention.attend(module, *heads, blocks, 0.3, s_aux=module.sinks)[0],
+        lambda q, k, v: attention.attend(module, q, k, v, blocks, 0.3, s_aux=module.sinks)[0],
         backend="eager",
         fullgraph=True,
     )
