@@ -114,9 +114,10 @@ def test_sinks_by_the_sum_of_flex_attention_are_those_of_transformers(window: in
     blocks = attention._block_mask(128, CPU, None, window)  # pyright: ignore[reportPrivateUsage]
     seen = attention._seen_mask(128, window, CPU, None)  # pyright: ignore[reportPrivateUsage]
     added = torch.where(seen, 0.0, -torch.inf)
-    theirs, _ = modeling_gpt_oss.eager_attention_forward(module, query, key, value, added, 0.3)
+    library: Any = modeling_gpt_oss
+    theirs, _ = library.eager_attention_forward(module, query, key, value, added, 0.3)
     compiled = torch.compile(
-        lambda *heads: attention.attend(module, *heads, blocks, 0.3, s_aux=module.sinks)[0],
+        lambda q, k, v: attention.attend(module, q, k, v, blocks, 0.3, s_aux=module.sinks)[0],
         backend="eager",
         fullgraph=True,
     )
