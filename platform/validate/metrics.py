@@ -8,9 +8,11 @@ import numpy as np
 
 from platform.cost_model.columns import Array, Mask
 from platform.validate.evaluation import STATED, Scored, cells_of
+from platform.validate.row_software import STAGES
+from trainers.spec.layout_axes import MODEL_PARALLEL
 
 TWINS = 1.5
-_OF_ZERO = ("zero_stage", "dp_replicate", "dp_shard")
+_FIRST_STAGES = tuple(name for name, stage in STAGES.items() if stage <= 1)
 NEAR_BEST = 1.5
 """Multiple of a cell's best time within which a row counts as undisturbed."""
 
@@ -111,10 +113,10 @@ def disturbed(scored: Scored, rows: Sequence[int]) -> frozenset[int]:
     twins: dict[tuple[object, ...], list[int]] = {}
     for row in rows:
         run = scored.runs[row]
-        if np.isfinite(scored.measured_s[row]) and run.layout["zero_stage"] in (0, 1):
+        if np.isfinite(scored.measured_s[row]) and run.row["strategy"] in _FIRST_STAGES:
             key = (
-                *((name, value) for name, value in run.layout.items() if name not in _OF_ZERO),
-                run.values["micro_batch"],
+                *(run.values[name] for name in (*MODEL_PARALLEL, "micro_batch")),
+                run.row["activation_ckpt"],
                 tuple(run.row.get(name, "") for name in STATED),
             )
             twins.setdefault(key, []).append(row)

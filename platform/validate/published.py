@@ -124,11 +124,11 @@ def _flash_rate(row: Row, cluster: ClusterSpec) -> float:
     has a kernel of its own: a row that states another one has that one's.
     """
     software, kernel = software_of(row), row.get("attention_kernel", "")
-    own = flash_ratio(software, cluster.device.architecture)
-    if own is None:
+    ratio = flash_ratio(software, cluster.device.architecture)
+    if ratio is None:
         return FLASH_RATE.get(kernel, 1.0)
     is_own = kernel in ("", fact(software, "flash_kernel", ""))
-    return 1.0 if is_own else FLASH_RATE.get(kernel, 1.0) / own
+    return 1.0 if is_own else FLASH_RATE.get(kernel, 1.0) / ratio
 
 
 def _host_costs(row: Row, *, fused: bool) -> dict[str, float]:

@@ -177,7 +177,8 @@ def _with_readings(run: PublishedRun, assumed: tuple[str, ...]) -> PublishedRun:
     """Returns the run with the readings of its row's open facts of two values, and what is assumed of them."""
     readings, named = list(run.readings), list(assumed)
     if not run.row.get("engine"):
-        stages, replicas = (run.values[name] for name in ("pp", "dp"))
+        of_row = {name: np.asarray(run.values[name]) for name in MODEL_PARALLEL}
+        stages, replicas = float(np.prod([of_row[name] for name in CUTTING["depth"]])), run.values["dp"]
         for name, rows, chance in open_facts(
             run.row, layers=run.model.num_layers, stages=stages, num_replicas=replicas
         ):

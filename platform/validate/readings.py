@@ -45,7 +45,7 @@ def open_facts(
     if is_megatron and num_replicas > 1 and not row.get("dp_overlap") and 0 < chance < 1:
         yield "dp_overlap", ({**row, "dp_overlap": "yes"}, {**row, "dp_overlap": "no"}), chance
     stated = any(row.get(name) for name in ("attention_kernel", "flash_attention", "attention"))
-    unknown = not stated and fact(software, "flash", None) is None and software in ("other", "deepspeed", "huggingface")
+    unknown = not stated and fact(software, "flash", None) is None and software in ("other", "huggingface")
     if unknown and not row.get("engine") and "A100" in row.get("gpu", ""):
         yield "flash", ({**row, "flash_attention": "yes"}, {**row, "flash_attention": "no"}), FLASH_CHANCE
 

@@ -64,6 +64,7 @@ AXES: Mapping[str, frozenset[str]] = {
     | {"experts"},
     "platform/validate/published.py": frozenset({"attention", "compile", "engine", "loss", "mlp"}),
     "platform/validate/published_run.py": SHARED,
+    "platform/validate/readings.py": frozenset({"attention", "engine", "schedule"}),
     "platform/validate/row_parts.py": SHARED,
     "platform/validate/row_software.py": frozenset({"engine"}),
     "platform/validate/rows.py": frozenset({"schedule"}),

@@ -1,4 +1,4 @@
-"""What a stack's facts, and a row's own words, change in a prediction."""
+"""Facts of a stack, and words of a row, change predictions."""
 
 import numpy as np
 import pytest
@@ -64,8 +64,8 @@ def test_owners_that_broadcast_their_parts_cost_by_ranks_and_fewer_owners_less()
 
 
 def test_a_stated_kernel_wins_over_the_stack_s_own() -> None:
-    own, stated, older = (columns_of(attention_kernel=kernel).flash.item() for kernel in ("te", "flash2", "flash1"))
-    assert own == 1.0 and stated == pytest.approx(1 / 1.38) and older < stated
+    usual, stated, older = (columns_of(attention_kernel=kernel).flash.item() for kernel in ("te", "flash2", "flash1"))
+    assert usual == 1.0 and stated == pytest.approx(1 / 1.38) and older < stated
 
 
 def test_megatron_core_of_2024_has_neither_the_rates_nor_the_kernel_of_later_years() -> None:

@@ -24,12 +24,12 @@ def block_s(c: Columns, tokens: Array, full: Mask) -> Array:
     gradients. Recomputation gathers them again.
     """
     ring = Ring.along(c, "cp")
-    kept = 2 * c.kv_width / c.parts("width") * c.compute_bytes
-    gathered = tokens * ring.ranks * kept
+    key_bytes = 2 * c.kv_width / c.parts("width") * c.compute_bytes
+    gathered = tokens * ring.ranks * key_bytes
     again = np.where(full, checkpointed_share(c), 0.0)
     rounds = 0.5 * 3 * gathered * (ring.ranks - 1) / ring.ranks / ring.bandwidth + _merging_s(c, tokens, 2.0 + again)
     if np.any(c.software.exchanges_heads):
-        sent = tokens * (kept + 2 * c.attention_width / c.parts("width") * c.compute_bytes)
+        sent = tokens * (key_bytes + 2 * c.attention_width / c.parts("width") * c.compute_bytes)
         rounds = np.where(c.software.exchanges_heads > 0, (2.0 + again) * ring.exchange_s(sent), rounds)
     apart = 2.0 + np.where(full, checkpointed_share(c), c.selective_checkpointing)
     return np.where(ring.ranks > 1, np.where(c.own_mesh > 0, apart * ring.gather_s(gathered), rounds), 0.0)

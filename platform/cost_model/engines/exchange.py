@@ -66,11 +66,11 @@ def slowdown(c: Columns, ring: Ring) -> Array:
     return units + traffic * np.minimum(ring.bandwidth / ring.intra_bandwidth, 1.0)
 
 
-def exposed_s(c: Columns, ring: Ring, seconds: Array, one: Array, room: Array) -> Array:
+def exposed_s(c: Columns, ring: Ring, seconds: Array, bucket_s: Array, room: Array) -> Array:
     """Returns what shows of collectives of `seconds` beside `room` seconds of compute: all but what runs beside it, the
-    `one` that nothing is left to hide, and what the others slow compute.
+    `bucket_s` that nothing is left to hide, and what the others slow compute.
     """
-    hidden = np.minimum(np.maximum(seconds - one, 0.0), room)
+    hidden = np.minimum(np.maximum(seconds - bucket_s, 0.0), room)
     return seconds - hidden * (1 - slowdown(c, ring))
 
 

@@ -75,14 +75,14 @@ class Megatron(EngineCosts):
 
     def _reduced_s(self, c: Columns, load: Load, backward: Array) -> Array:
         """Returns the exposed seconds per step of reducing gradients."""
-        whole, overlaps = c.software.all_reduced_bytes, c.software.overlaps_reduction > 0
+        all_reduced, overlaps = c.software.all_reduced_bytes, c.software.overlaps_reduction > 0
         buckets = _buckets(c, load.owned)
         count = np.where(overlaps, buckets.count, 1.0)
-        at_once = count * buckets.ring.all_reduce_s(load.owned * whole / count)
-        scattered = np.where(whole > 0, at_once, buckets.scattered_s)
+        at_once = count * buckets.ring.all_reduce_s(load.owned * all_reduced / count)
+        scattered = np.where(all_reduced > 0, at_once, buckets.scattered_s)
         reduced = np.where(c.zero_stage >= 1, scattered, buckets.reduced_s)
         beside = exposed_s(c, buckets.ring, reduced, reduced / buckets.count, backward)
-        times = np.where((c.zero_stage >= 1) & (whole > 0), 1.0, syncs(c))
+        times = np.where((c.zero_stage >= 1) & (all_reduced > 0), 1.0, syncs(c))
         return (times - 1) * reduced + np.where(overlaps, beside, reduced)
 
     def _gathered_s(self, c: Columns, load: Load) -> Array:
