@@ -52,11 +52,11 @@ NODES = 64
 
 def ratios() -> list[float]:
     """Returns how the speeds of the same point in two studies differ."""
-    found: list[float] = []
+    shared_ratios: list[float] = []
     for names in SHARED:
         first, second = (dict(_speeds(Path(f"docs/measurements/{name}.csv"))) for name in names)
-        found += [first[key] / second[key] for key in sorted(first.keys() & second.keys())]
-    return found
+        shared_ratios += [first[key] / second[key] for key in sorted(first.keys() & second.keys())]
+    return shared_ratios
 
 
 def _speeds(path: Path) -> Iterator[tuple[tuple[str, ...], float]]:
@@ -182,14 +182,14 @@ def play(
             for batch in candidate.batch_points()
         ]
         assert best is not None
-        found = played("", best.recipe, best.layout, best.batch).tokens_per_s or 0.0
+        winner_speed = played("", best.recipe, best.layout, best.batch).tokens_per_s or 0.0
         return Ran(
             num_points=sum(measurement.outcome is not Outcome.SKIPPED for measurement in history.measurements),
             num_trials=len(history.trials),
             search_s=search_s,
             wall_s=clock.now_s,
             gpu_s=loop.spending.gpu_s,
-            regret=1 - found / max(true),
+            regret=1 - winner_speed / max(true),
             driver_s=driver_s,
             slowest_s=slowest_s,
         )
@@ -225,13 +225,13 @@ def main() -> None:
     everything = on.plan.candidates
     print("what                   lanes  points  trials  search s   wall s   device s  regret %  driver CPU %  most ms")
 
-    def show(what: str, lanes: int, runs: Sequence[Ran]) -> None:
+    def show(title: str, lanes: int, runs: Sequence[Ran]) -> None:
         mean = {
             field.name: sum(getattr(ran, field.name) for ran in runs) / len(runs) for field in dataclasses.fields(Ran)
         }
         share = 100 * mean["driver_s"] / mean["wall_s"]
         print(
-            f"{what:21}  {lanes:5}  {mean['num_points']:6.0f}  {mean['num_trials']:6.0f}  {mean['search_s']:8.0f}"
+            f"{title:21}  {lanes:5}  {mean['num_points']:6.0f}  {mean['num_trials']:6.0f}  {mean['search_s']:8.0f}"
             f"  {mean['wall_s']:7.0f}  {mean['gpu_s']:9.0f}  {100 * mean['regret']:8.2f}  {share:12.2f}"
             f"  {1000 * max(ran.slowest_s for ran in runs):7.0f}",
             flush=True,

@@ -20,11 +20,11 @@ class UsableNodes:
     def __init__(self, handle: ClusterHandle, study: Path) -> None:
         """Takes the cluster as the search, whose study is in this folder, began with it."""
         self._handle, self._study = handle, study
-        self._known = {node.id: node.address for node in handle.nodes}
-        self._asked: dict[str, tuple[Any, float]] = {}
+        self._address_of = {node.id: node.address for node in handle.nodes}
+        self._answers: dict[str, tuple[Any, float]] = {}
         """By id of a node that joined: the answer to come, and when it was asked."""
         self._refused: set[str] = set()
-        self._there: dict[str, str] = {}
+        self._usable: dict[str, str] = {}
         self._looked_s = float("-inf")
 
     def __call__(self) -> Mapping[str, str]:
@@ -34,7 +34,7 @@ class UsableNodes:
         if time.monotonic() - self._looked_s > LOOK_S:
             self._look()
             self._looked_s = time.monotonic()
-        return self._there
+        return self._usable
 
     def _look(self) -> None:
         import ray
@@ -42,25 +42,25 @@ class UsableNodes:
         alive: dict[str, dict[str, Any]] = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
         num_gpus = self._handle.cluster.devices_per_node if self._handle.has_gpus else 0
         for node_id, entry in alive.items():
-            is_new = node_id not in self._known and node_id not in self._refused
+            is_new = node_id not in self._address_of and node_id not in self._refused
             # Of a cluster whose slow nodes are left out nobody knows whether a new one is slow.
             if not is_new or self._handle.left_out or int(entry["Resources"].get("GPU", 0)) != num_gpus:
                 continue
             if num_gpus or entry["Resources"].get("CPU", 0):
                 self._ask(ray, entry)
-        self._there = {node_id: address for node_id, address in self._known.items() if node_id in alive}
+        self._usable = {node_id: address for node_id, address in self._address_of.items() if node_id in alive}
 
     def _ask(self, ray: Any, entry: dict[str, Any]) -> None:
         """Asks a node that joined for its facts, or takes its answer."""
         node_id: str = entry["NodeID"]
-        if node_id not in self._asked:
-            self._asked[node_id] = (facts_of(ray, entry, on_gpu=self._handle.has_gpus), time.time())
+        if node_id not in self._answers:
+            self._answers[node_id] = (facts_of(ray, entry, on_gpu=self._handle.has_gpus), time.time())
             return
-        answer, sent_s = self._asked[node_id]
+        answer, sent_s = self._answers[node_id]
         ready, _ = ray.wait([answer], timeout=0)
         if not ready:
             return
-        del self._asked[node_id]
+        del self._answers[node_id]
         address = entry["NodeManagerAddress"]
         try:
             (facts,) = ray.get(ready)
@@ -71,7 +71,7 @@ class UsableNodes:
             self._refused.add(node_id)
             print_line(f"Node {address} joined and is left out: {reason}")
             return
-        self._known[node_id] = address
+        self._address_of[node_id] = address
         print_line(f"Node {address} joined: further trials may run there.")
 
     def _refusal(self, node: Node) -> str:

@@ -40,14 +40,14 @@ class OptunaSearcher(Generic[C]):
         """Returns TPE's next draw; for a candidate that already ran TPE gets its score again, and for one that is
         `running` the mean of all scores (the constant liar of Ginsbourger et al. 2010), and the next draw follows.
         """
-        taken = {candidate.key for candidate in running}
-        if self._suggestion is not None and self._suggestion.key not in taken:
+        running_keys = {candidate.key for candidate in running}
+        if self._suggestion is not None and self._suggestion.key not in running_keys:
             return self._suggestion
-        self._suggestion = self._next(taken)
+        self._suggestion = self._next(running_keys)
         return self._suggestion
 
-    def _next(self, taken: Collection[str]) -> C | None:
-        free = next((candidate for key, candidate in self._remaining.items() if key not in taken), None)
+    def _next(self, running_keys: Collection[str]) -> C | None:
+        free = next((candidate for key, candidate in self._remaining.items() if key not in running_keys), None)
         if free is None:
             return None
         mean = statistics.fmean(self._scores.values()) if self._scores else 0.0
@@ -56,10 +56,10 @@ class OptunaSearcher(Generic[C]):
             self._num_suggested += 1
             drawn = self._search.suggest(trial_id)
             candidate = self._match(drawn if isinstance(drawn, Mapping) else {})
-            if candidate.key in self._remaining and candidate.key not in taken:
+            if candidate.key in self._remaining and candidate.key not in running_keys:
                 self._drawn[candidate.key] = trial_id
                 return candidate
-            score = mean if candidate.key in taken else self._scores.get(candidate.key, 0.0)
+            score = mean if candidate.key in running_keys else self._scores.get(candidate.key, 0.0)
             self._search.on_trial_complete(trial_id, {"tokens_per_s": score})
         return free
 

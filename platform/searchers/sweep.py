@@ -23,8 +23,8 @@ class Sweep(Generic[C]):
 
     def suggest(self, running: Sequence[C] = ()) -> C | None:
         """Returns the first candidate that neither ran nor is `running`."""
-        taken = {candidate.key for candidate in running}
-        return next((candidate for key, candidate in self._remaining.items() if key not in taken), None)
+        running_keys = {candidate.key for candidate in running}
+        return next((candidate for key, candidate in self._remaining.items() if key not in running_keys), None)
 
     def update(self, candidate: C, measurements: Sequence[Observation]) -> None:
         """Removes the candidate from the list once all its rungs are settled, whatever their outcome."""

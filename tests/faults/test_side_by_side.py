@@ -66,10 +66,10 @@ def test_the_same_is_measured_and_wins_side_by_side_as_one_after_another(cluster
             search.wait_for(lambda search=search: len(search.of(TrialEnd)) == 4)
             most = max(len(start.beside) for start in search.of(TrialStart))
             assert most == (2 if mode == "auto" else 0)
-            found = [line.measurement for line in search.of(Measured) if line.measurement.outcome in RAN]
+            measured = [line.measurement for line in search.of(Measured) if line.measurement.outcome in RAN]
         all_ran(search.lines, (1, 8), num_layouts=4)
-        layouts.append({measurement.layout.id for measurement in found})
-        winners.append(max(found, key=lambda measurement: measurement.tokens_per_s or 0.0).batch.micro_batch)
+        layouts.append({measurement.layout.id for measurement in measured})
+        winners.append(max(measured, key=lambda measurement: measurement.tokens_per_s or 0.0).batch.micro_batch)
     assert layouts[0] == layouts[1] and winners == [8, 8]
 
 

@@ -61,7 +61,7 @@ class EndCause:
     allocated_gib: float | None = None
     reserved_gib: float | None = None
     killed: str = ""
-    """What killed a process for lack of host memory, as a clause; "" where nothing did."""
+    """The killer of a process for lack of host memory, as a clause; "" where nothing was killed."""
     silent: bool = False
     """A process is gone and no rank knows why: nothing is learned about the layout, and it may be tried again."""
 

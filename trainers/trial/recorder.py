@@ -227,8 +227,8 @@ class Recorder:
         """
         part = self._state_path.with_suffix(".part")
         beside = {trial_id: sorted(others) for trial_id, others in self._beside.items()}
-        kept = {"statuses": self._statuses, "nodes": self._nodes, "addresses": self._addresses, "beside": beside}
-        part.write_text(json.dumps(kept))
+        state = {"statuses": self._statuses, "nodes": self._nodes, "addresses": self._addresses, "beside": beside}
+        part.write_text(json.dumps(state))
         part.replace(self._state_path)
 
     def _restore(self) -> None:

@@ -47,8 +47,8 @@ class TrialSettings:
     what a search on a real device meets.
     """
     predicted_gib: Mapping[str, Mapping[int, float]] = dataclasses.field(default_factory=dict[str, Mapping[int, float]])
-    """By candidate and micro-batch: the peak memory that the plan predicts, which is predicted anew where it is not
-    here. A candidate's own prediction takes 20 ms.
+    """Peak memory that the plan predicts, by candidate and micro-batch; one that is not here is predicted anew, which
+    takes 20 ms.
     """
     rules: ConfirmationRules | None
     """The steps a winner goes through after the search; None for none."""
@@ -180,9 +180,9 @@ def failed_measurement(job: Job, batch: BatchPoint, reason: str) -> Measurement:
 
 
 def _predicted(candidate: Candidate, settings: TrialSettings) -> tuple[tuple[int, float], ...]:
-    known = settings.predicted_gib.get(candidate.key, {})
-    if all(micro_batch in known for micro_batch in candidate.micro_batches):
-        return tuple((micro_batch, known[micro_batch]) for micro_batch in candidate.micro_batches)
+    planned = settings.predicted_gib.get(candidate.key, {})
+    if all(micro_batch in planned for micro_batch in candidate.micro_batches):
+        return tuple((micro_batch, planned[micro_batch]) for micro_batch in candidate.micro_batches)
     return predicted_gib(candidate, settings.cluster, settings.cap_gib)
 
 

@@ -1,4 +1,4 @@
-"""Which trials may run side by side, and on which nodes. Ray's placement groups put a trial's workers on these."""
+"""Says which trials may run side by side, and on which nodes. Ray's placement groups put a trial's workers on these."""
 
 import math
 from collections import Counter
@@ -31,13 +31,13 @@ class Lanes:
 
     def count(self, avoid: Collection[str] = ()) -> int:
         """Returns how many trials the nodes hold now, without those at the addresses to `avoid`."""
-        return self._holds([node for node, address in self._there().items() if address not in avoid])
+        return self._holds([node for node, address in self._answering().items() if address not in avoid])
 
     def lose(self, addresses: Collection[str]) -> None:
         """Runs nothing more on the nodes at these addresses; one that joins anew has another id, and counts."""
         self._lost |= {node for node, address in self._nodes().items() if address in addresses}
 
-    def _there(self) -> dict[str, str]:
+    def _answering(self) -> dict[str, str]:
         return {node: address for node, address in self._nodes().items() if node not in self._lost}
 
     def place(self, running: Iterable[Job], avoid: Collection[str] = ()) -> Mapping[str, str] | None:
@@ -49,12 +49,12 @@ class Lanes:
         jobs, nodes = tuple(running), self._nodes()
         if self._holds(nodes) <= 1:
             return None if jobs else {}
-        there = self._there()
-        quiet = {node: address for node, address in there.items() if address not in avoid}
-        nodes = next((choice for choice in (quiet, there) if self._holds(choice)), nodes)
-        taken = Counter(node for job in jobs for node in job.nodes)
+        answering = self._answering()
+        quiet = {node: address for node, address in answering.items() if address not in avoid}
+        nodes = next((choice for choice in (quiet, answering) if self._holds(choice)), nodes)
+        num_running = Counter(node for job in jobs for node in job.nodes)
         # Nodes without a trial come first. The order of the others stays: runs that are compared have the same nodes.
-        free = sorted((node for node in nodes if taken[node] < self.trials_per_node), key=taken.__getitem__)
+        free = sorted((node for node in nodes if num_running[node] < self.trials_per_node), key=num_running.__getitem__)
         if len(free) < self.nodes_per_trial:
             return None
         return {node: nodes[node] for node in free[: self.nodes_per_trial]}
@@ -78,8 +78,8 @@ def lanes_of(mode: SideBySide, cluster: Cluster, handle: ClusterHandle, nodes: N
 def lanes_sentence(lanes: Lanes, mode: SideBySide) -> str:
     """Returns the sentence on trials side by side at a search's beginning; "" where there is nothing to say."""
     if (count := lanes.count()) > 1:
-        whole = plural(lanes.nodes_per_trial, "whole node")
-        share = f"{lanes.trials_per_node} of them share each node" if lanes.trials_per_node > 1 else f"each on {whole}"
+        nodes = plural(lanes.nodes_per_trial, "whole node")
+        share = f"{lanes.trials_per_node} of them share each node" if lanes.trials_per_node > 1 else f"each on {nodes}"
         return f"Up to {count} trials run side by side, {share}; --side-by-side off runs one at a time."
     if mode == "on":
         return "One trial runs at a time: --side-by-side on finds no devices beside those that a trial takes."

@@ -116,7 +116,7 @@ class SearchLoop:
 
     @property
     def num_lanes(self) -> int:
-        """How many trials may run side by side now."""
+        """Number of trials that may run side by side now."""
         return max(1, self._lanes.count())
 
     def neighbours(self, trial_id: str) -> frozenset[str]:

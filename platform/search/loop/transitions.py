@@ -28,7 +28,7 @@ class ExplorationTrial:
     leave_s: float = 0.0
     """Seconds of a budget that must be left when a rung begins."""
     suggestion: Candidate | None = None
-    """What the searcher suggested, with all of its rungs; None where the searcher has ended."""
+    """The searcher's suggestion, with all of its rungs; None where the searcher has ended."""
     is_alone: bool = False
     """Whether nothing may run beside it."""
 

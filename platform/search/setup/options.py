@@ -22,7 +22,7 @@ from trainers.spec.workload import HOLE
 
 _BUILT_IN = frozenset((*search_spaces.names(), *search_spaces.reference.names()))
 SideBySide = Literal["off", "auto", "on"]
-"""How trials run: one at a time; each on whole nodes of its own; or on disjoint devices of shared nodes too."""
+"""The ways in which trials run: one at a time; each on whole nodes of its own; on disjoint devices of a node too."""
 _SUBJECT, _TRIALS, _PLACES = "what is searched", "trials", "cluster and study"
 
 

@@ -77,12 +77,12 @@ class TestPlaces:
         assert lanes.place(running) is None
 
     def test_nodes_that_join_are_used_and_those_that_leave_are_not(self) -> None:
-        there = nodes(2)
-        lanes = Lanes(lambda: there)
+        present = nodes(2)
+        lanes = Lanes(lambda: present)
         assert lanes.place((job_on("id1"), job_on("id2"))) is None
-        there |= nodes(1, first=3)
+        present |= nodes(1, first=3)
         assert lanes.place((job_on("id1"), job_on("id2"))) == {"id3": "10.0.0.3"}
-        del there["id1"]
+        del present["id1"]
         assert lanes.place(()) == {"id2": "10.0.0.2"}
 
     def test_nodes_to_avoid_are_used_only_where_no_others_hold_a_trial(self) -> None:
@@ -160,21 +160,21 @@ class TestFaults:
     def test_a_lost_node_costs_its_trial_alone_and_its_layout_runs_elsewhere(
         self, make: Make, playing: Playing, study: Study
     ) -> None:
-        there = nodes(4)
-        loop = make(MANY, lanes=Lanes(lambda: there))
+        present = nodes(4)
+        loop = make(MANY, lanes=Lanes(lambda: present))
         playing.begin_all(loop)
         lost_nodes: list[str] = []
         for _ in range(3):  # three at a time: more than a cluster of one lane bears
             lost = playing.ends[-1][2]
             playing.ends = [entry for entry in playing.ends if entry[2] is not lost]
             lost_nodes += lost.nodes
-            address = there[lost.nodes[0]]  # Ray notices later than the trial's end
+            address = present[lost.nodes[0]]  # Ray notices later than the trial's end
             loop.on_trial_end(lost.trial_id, state="failed", reason="gone", nodes=[address], lost_nodes=[address])
             assert not loop.fault
             playing.begin_all(loop)
         for node in lost_nodes:
-            del there[node]
-        there |= {"id7": "10.0.0.2"}  # a host that returns
+            del present[node]
+        present |= {"id7": "10.0.0.2"}  # a host that returns
         playing.run(loop)
         history = history_of(study)
         assert not any(history.missing(candidate) for candidate in MANY)
