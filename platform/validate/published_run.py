@@ -304,10 +304,10 @@ class RowReader:
                 self._read[key] = interpret(row, measured=False)
             except ValueError as error:
                 self._read[key] = str(error)
-        known = self._read[key]
-        if isinstance(known, str):
-            raise ValueError(known)
-        return _with_figures(known, row, measured=measured)
+        run = self._read[key]
+        if isinstance(run, str):
+            raise ValueError(run)
+        return _with_figures(run, row, measured=measured)
 
 
 def axes_of(run: PublishedRun) -> dict[str, str | int]:

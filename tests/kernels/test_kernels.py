@@ -112,8 +112,8 @@ def test_sinks_by_the_sum_of_flex_attention_are_those_of_transformers(window: in
     module: Any = nn.Module()
     module.num_key_value_groups, module.sinks, module.training = 3, torch.randn(6), False
     blocks = attention._block_mask(128, CPU, None, window)  # pyright: ignore[reportPrivateUsage]
-    seen = attention._seen_mask(128, window, CPU, None)  # pyright: ignore[reportPrivateUsage]
-    added = torch.where(seen, 0.0, -torch.inf)
+    visible = attention._seen_mask(128, window, CPU, None)  # pyright: ignore[reportPrivateUsage]
+    added = torch.where(visible, 0.0, -torch.inf)
     library: Any = modeling_gpt_oss
     theirs, _ = library.eager_attention_forward(module, query, key, value, added, 0.3)
     compiled = torch.compile(
@@ -123,7 +123,7 @@ def test_sinks_by_the_sum_of_flex_attention_are_those_of_transformers(window: in
     )
     with torch.no_grad():
         torch.testing.assert_close(compiled(query, key, value), theirs, rtol=1e-4, atol=1e-5)
-    ours, _ = attention.attend(module, query, key, value, seen, 0.3, s_aux=module.sinks)
+    ours, _ = attention.attend(module, query, key, value, visible, 0.3, s_aux=module.sinks)
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 

@@ -205,8 +205,8 @@ def _written_out(
     groups = query.shape[1] // key.shape[1]
     key, value = (heads.repeat_interleave(groups, dim=1) for heads in (key, value))
     scores = (query @ key.transpose(2, 3)).float() * (query.shape[-1] ** -0.5 if scaling is None else scaling)
-    seen = scores.new_ones(scores.shape[2:], dtype=torch.bool).tril() if mask is None else mask
-    scores = scores.masked_fill(seen.logical_not(), float("-inf"))
+    visible = scores.new_ones(scores.shape[2:], dtype=torch.bool).tril() if mask is None else mask
+    scores = scores.masked_fill(visible.logical_not(), float("-inf"))
     return scores.softmax(dim=-1).to(value.dtype) @ value, scores.logsumexp(dim=-1)
 
 

@@ -1,4 +1,4 @@
-"""What makes a router even: the gradient of a balance loss, or biases of its choice, by the tokens of a whole step.
+"""Evens out a router: by the gradient of a balance loss, or by biases of its choice, over the tokens of a whole step.
 
 With E experts, f_i the share of the step's tokens that choose expert i and P_i the mean of its probability over them,
 the loss of a block is E x sum of f_i P_i (arXiv 2101.03961, equations 4 to 6), which is least where all experts have as
