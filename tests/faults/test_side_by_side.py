@@ -43,6 +43,7 @@ def _points(search: Searching) -> Counter[str]:
                    and not line.measurement.repeat)  # fmt: skip
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("cluster", [2], indirect=True)
 def test_two_trials_have_a_host_each_and_each_figure_says_who_ran_beside_it(cluster: RayHosts) -> None:
     with Searching(cluster, _space(cluster, 2, micro_batches=(8,)), IN_ORDER, name="two") as search:

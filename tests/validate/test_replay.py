@@ -74,7 +74,7 @@ def test_a_search_that_gives_up_early_counts_with_all_that_it_was_allowed() -> N
     class GivesUp:
         stopped_reason = ""
 
-        def suggest(self) -> None:
+        def suggest(self, running: object = ()) -> None:
             return None
 
         def update(self, candidate: object, measurements: object) -> None:
