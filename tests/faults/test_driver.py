@@ -59,11 +59,12 @@ def cut(tmp_path_factory: pytest.TempPathFactory) -> Cut:
     space = write_space(folder / "short.py", **SLOW)
     with start(folder, "cut", 1, str(space), "--name", "cut", *IN_ORDER, environment=WITHOUT_MLFLOW) as session:
         session.wait_for("the second rung", lambda lines: in_rung(lines, trial=1, micro_batch=2))
-        listening = session.listening()
-        note = json.loads((session.journal.parent / NOTE).read_text())
-        for agent in session.workers(LATE):
-            agent.suspend()  # or it ends by itself, where the next session's start takes longer than a minute
-        session.kill()
+        with session.standing_still():
+            listening = session.listening()
+            note = json.loads((session.journal.parent / NOTE).read_text())
+            for agent in session.workers(LATE):
+                agent.suspend()  # or it ends by itself, where the next session's start takes longer than a minute
+            session.kill()
         first = session.end()
         scratch, ray_session = Path(note["scratch"]), Path(note["ray_session"])
         assert scratch.is_dir() and of_session(ray_session), "else there is nothing to sweep"

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -202,19 +202,23 @@ class Session:
             assert time.monotonic() < until_s, f"no {event} within {LONGEST_S} s: {self.text('err')}"
             time.sleep(0.02)
 
-    def listening(self) -> frozenset[tuple[str, str]]:
-        """Returns the sockets on which its processes listen for connections: see `listening`. Its train workers stand
-        still meanwhile: a rung of a small model is soon over.
-        """
+    @contextlib.contextmanager
+    def standing_still(self) -> Generator[None]:
+        """Suspends its train workers meanwhile: a rung of a small model is soon over."""
         workers = self.workers()
         for worker in workers:
             with contextlib.suppress(psutil.Error):
                 worker.suspend()
-        sockets = listening([psutil.Process(self.process.pid), *self.family()])
-        for worker in workers:
-            with contextlib.suppress(psutil.Error):  # one that was about to end
-                worker.resume()
-        return sockets
+        try:
+            yield
+        finally:
+            for worker in workers:
+                with contextlib.suppress(psutil.Error):  # one that was about to end
+                    worker.resume()
+
+    def listening(self) -> frozenset[tuple[str, str]]:
+        """Returns the sockets on which its processes listen for connections: see `listening`."""
+        return listening([psutil.Process(self.process.pid), *self.family()])
 
     def interrupt(self) -> None:
         """Sends Ctrl-C, as a terminal does, to the whole process group."""

@@ -38,7 +38,8 @@ def _listening_by_layout(session: Session, num_trials: int) -> dict[Layout, froz
             ],
         )
         layouts = {line.trial_id: line.layout for line in session.lines() if isinstance(line, TrialStart)}
-        addresses_by_layout[layouts[rungs[0]]] = session.listening()
+        with session.standing_still():
+            addresses_by_layout[layouts[rungs[0]]] = session.listening()
     return addresses_by_layout
 
 
