@@ -15,7 +15,7 @@ from search_spaces.transformers_config import space_of_config
 from trainers.records.plain_files import read_json
 from trainers.spec.codec import json_object, to_json
 from trainers.spec.model import ModelSpec
-from trainers.spec.model_config import stored_as
+from trainers.spec.model_config import stored_as, text_model
 from trainers.spec.recipe import Recipe
 
 _LONGEST_S = 600.0
@@ -34,7 +34,8 @@ def recipe_of(text: str) -> Recipe:
         recipe = space_of_config(folder / "config.json").recipe
     except ValueError as error:
         raise InputError(str(error)) from error
-    if stored := stored_as(read_json(folder / "config.json", links=True)):
+    config = read_json(folder / "config.json", links=True)
+    if stored := stored_as(config) or stored_as(text_model(config, folder.name)):
         raise InputError(
             f"quantization_config of {folder} is stated: its weights are stored as {stored}, and a training starts from"
             " fp32, bf16 or fp16: give a folder to which transformers has saved it in one of these"

@@ -43,7 +43,7 @@ def dispatched(
     ).tolist()
 
     # Rows lie in the order of their ranks; a pair of token and expert says which of its rank's rows it means.
-    of_rows = goes.flatten().argsort(descending=True, stable=True)[: sum(rows)] % max(1, num_tokens)
+    of_rows = goes.flatten().byte().argsort(descending=True, stable=True)[: sum(rows)] % max(1, num_tokens)
     places = (goes.cumsum(dim=1) - 1)[ranks.flatten()[order], order // per_token]
     arrived = exchange(_spread(tokens, of_rows), rows, received_rows, group)
     notes = exchange(torch.stack((weights.flatten()[order], places.float()), dim=1), pairs, received_pairs, group)

@@ -7,7 +7,7 @@ import torch
 from trainers.distributed.state import FROZEN, WEIGHT, Counters, StateTensor
 from trainers.engines.stepper import HasTrainingState
 from trainers.models import nf4
-from trainers.models.weights import draw
+from trainers.models.weights import normal
 from trainers.spec.adapters import first_deviation, is_adapter
 from trainers.spec.architectures import architecture_of
 from trainers.spec.nf4 import FACTORS, SCALES, is_quantised
@@ -56,6 +56,8 @@ def sharpen(engine: HasTrainingState, recipe: Recipe, *, undo: bool = False) -> 
         elif is_quantised(name):
             for part in tensor.parts if name.endswith(scaled) else ():
                 nf4.multiply(part.tensor, factor**sign, offset=part.offsets[0], length=tensor.shape[0])
+        elif len(tensor.shape) > 1 and name.endswith("bias"):  # those of experts, stacked
+            _add(_noise(name, tensor.shape, recipe.seed, model.init_std), tensor, sign)
         elif len(tensor.shape) > 1:
             for part in tensor.parts if name.endswith(scaled) else ():
                 part.tensor.mul_(factor**sign)
@@ -92,8 +94,7 @@ def round_otherwise(engine: HasTrainingState, recipe: Recipe) -> None:
 
 def _noise(name: str, shape: tuple[int, ...], seed: int, std: float) -> torch.Tensor:
     """Returns a tensor that is a function of seed and name, the same on every kind of device."""
-    drawn = draw(f"gate/{name}", torch.Size((*shape, 1)), seed=seed, std=std, device=torch.device("cpu"))
-    return drawn.squeeze(-1)
+    return normal(f"gate/{name}", torch.Size(shape), seed=seed, std=std, device=torch.device("cpu"))
 
 
 def _add(noise: torch.Tensor, tensor: StateTensor, sign: float) -> None:

@@ -26,9 +26,14 @@ def draw(
     if name.endswith("bias"):
         return torch.zeros(shape, dtype=torch.float32, device=device)
     if len(shape) >= 2 or name.endswith("sinks"):
-        generator = torch.Generator(device).manual_seed(_seed_of(seed, name))
-        return torch.empty(shape, dtype=torch.float32, device=device).normal_(0.0, std, generator=generator)
+        return normal(name, shape, seed=seed, std=std, device=device)
     return torch.full(shape, norm_start, dtype=torch.float32, device=device)
+
+
+def normal(name: str, shape: torch.Size, *, seed: int, std: float, device: torch.device) -> torch.Tensor:
+    """Returns an fp32 tensor of normal values with deviation `std`, which follow from the seed and the name."""
+    generator = torch.Generator(device).manual_seed(_seed_of(seed, name))
+    return torch.empty(shape, dtype=torch.float32, device=device).normal_(0.0, std, generator=generator)
 
 
 def materialise(

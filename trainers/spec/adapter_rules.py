@@ -21,6 +21,11 @@ def adapter_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
         )
     if recipe.state_precision != "fp32":
         yield f"adapters and their states are fp32, {stated} and {recipe.state_precision} states: choose fp32"
+    if recipe.balance_loss == "bias":
+        yield (
+            f"biases that balance routers would move the frozen model, and are no adapters, {stated} and balance_loss"
+            " bias: choose balance_loss aux or none"
+        )
     if recipe.compression != "none":
         yield (
             f"gradients of adapters are small as they are, {stated} and compression {recipe.compression}: choose"

@@ -45,6 +45,11 @@ def expert_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
             "a pipeline's first backward pass begins before its last micro-batch has chosen experts, which the balance"
             f" loss counts, got {layout.in_words(layout.above_one(CUTTING['depth']))}: choose balance_loss bias or pp 1"
         )
+    if recipe.balance_loss == "bias" and recipe.compute_precision == "fp16":
+        yield (
+            "biases that balance routers move in steps that fp16's loss scale leaves out, got balance_loss bias and"
+            " compute_precision fp16: choose bf16 or balance_loss aux"
+        )
     cut = layout.in_words(layout.above_one(CUTTING["tokens"]))
     if recipe.routing == "balanced" and cut:
         yield (

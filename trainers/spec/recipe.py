@@ -11,6 +11,9 @@ from trainers.spec.codec import identity, shortened
 from trainers.spec.recipe_axes import LARGEST_BATCH, Precision, RecipeAxes
 from trainers.spec.workload import Workload
 
+_COEFFICIENT = "router_aux_loss_coef"
+"""Key of a model's configuration for the factor of its balance loss."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)  # no slots: the id is kept beside the fields
 class Recipe(RecipeAxes):
@@ -62,6 +65,12 @@ class Recipe(RecipeAxes):
             raise ValueError(f"balance_rate must be a finite number of at least 0, got {self.balance_rate}")
         if self.balance_rate and self.balance_loss == "none":
             raise ValueError(f"balance_rate is of a balance loss, got {self.balance_rate}: set balance_loss too")
+        if self.balance_loss == "aux" and self.has_model and not self.balance_rate:
+            rate = self.model.settings.get(_COEFFICIENT, 0.0)
+            if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 <= rate < math.inf:
+                raise ValueError(
+                    f"{_COEFFICIENT} must be a number of at least 0, got {shortened(rate)}: set balance_rate"
+                )
         if self.balance_loss != "none" and not (self.has_model and self.model.num_experts):
             raise ValueError(
                 f"balance_loss {self.balance_loss} is of a model with experts, {self.name} has none: set it to none"
@@ -164,8 +173,8 @@ class Recipe(RecipeAxes):
     @property
     def rate_of_balance(self) -> float:
         """`balance_rate`, or what it stands for at 0."""
-        stated = self.model.settings.get("router_aux_loss_coef") if self.balance_loss == "aux" else None
-        return self.balance_rate or stated or 0.001
+        stated = self.model.settings.get(_COEFFICIENT) if self.balance_loss == "aux" else None
+        return self.balance_rate or (0.001 if stated is None else stated)
 
     @property
     def powersgd_rank(self) -> int:

@@ -120,7 +120,8 @@ class RecipeAxes:
         "all",
         later=True,
         label="decay of {}",
-        about="Parameters that decay: all, norms and biases too, or matrices alone, embeddings among them.",
+        about="Parameters that decay: all, norms and biases too, or matrices alone, embeddings and experts' stacked"
+        " biases among them.",
     )
     workload: Workload | None = dataclasses.field(default=None, metadata={"later": True})
     """The training of the user's own in place of a model of this project."""
@@ -172,5 +173,5 @@ class RecipeAxes:
         later=True,
         label="balance rate {:g}",
         about="Factor of the `aux` loss, or what a step adds to a `bias` or takes from it; 0 for the model's"
-        " `router_aux_loss_coef` and 0.001.",
+        " `router_aux_loss_coef`, and for 0.001 where it has none and for biases.",
     )

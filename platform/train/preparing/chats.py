@@ -5,6 +5,7 @@ whole chat has it: it begins where the chat before it ends, with the words that 
 the template writes after an answer. A template with `{% generation %}` says by itself what an assistant writes.
 """
 
+import contextlib
 import dataclasses
 import json
 import re
@@ -75,7 +76,28 @@ def messages_of(line: Mapping[str, Any]) -> list[Message]:
         _check(message, number)
     if not any(message["role"] == "assistant" for message in messages):
         raise ChatError("LINE has no assistant's turn: there is nothing to train on", "no assistant's turn")
-    return [{**message, "content": message.get("content") or ""} for message in messages]
+    return [_as_templates_read(message) for message in messages]
+
+
+def _as_templates_read(message: Message) -> Message:
+    """Returns the message with text for a content that is null, and with objects for arguments of calls that are JSON
+    in text, which templates would encode once more.
+    """
+    read = {**message, "content": message.get("content") or ""}
+    if calls := message.get(_CALLS):
+        read[_CALLS] = [_with_parsed_arguments(call) for call in calls]
+    return read
+
+
+def _with_parsed_arguments(call: Any) -> Any:
+    if not isinstance(call, dict):
+        return call
+    call = {key: _with_parsed_arguments(value) if key == "function" else value for key, value in call.items()}  # type: ignore[reportUnknownVariableType]
+    if isinstance(text := call.get("arguments"), str):
+        with contextlib.suppress(ValueError):
+            parsed = json.loads(text)
+            return {**call, "arguments": parsed} if isinstance(parsed, dict) else call
+    return call  # type: ignore[reportUnknownVariableType]
 
 
 def _check(message: Any, number: int) -> None:
@@ -140,7 +162,7 @@ class ChatEncoder:
         without = [{key: value for key, value in message.items() if key != _CALLS} for message in messages]
         calls = any(message.get(_CALLS) for message in messages)
         for key, is_there, plain in (("tools", tools, (messages,)), (_CALLS, calls, (without, tools))):
-            if is_there and text == self._spans(*plain)[0]:
+            if is_there and text == self._text_or_none(*plain):
                 raise ChatError(
                     f'the template writes nothing of "{key}" in LINE: give one that does by --chat-template, or leave'
                     " that key out",
@@ -155,6 +177,13 @@ class ChatEncoder:
         if not marks.any():
             raise ChatError("LINE has no token of an assistant", "no assistant's token")
         return Tokens(ids=np.array(encoding.ids, self._id_type), document_starts=np.zeros(1, np.int64), marks=marks)
+
+    def _text_or_none(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> str | None:
+        """Returns the chat's text; None where the template refuses it, which then reads what was taken out."""
+        try:
+            return self._spans(messages, tools)[0]
+        except ChatError:
+            return None
 
     def _spans(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
@@ -191,7 +220,8 @@ class ChatEncoder:
             if text.startswith(through):
                 end = len(through)
             else:  # earlier turns are shortened, such as by their thoughts
-                closing = through[through.rfind(message["content"].strip()) + len(message["content"].strip()) :].strip()
+                words = message["content"].strip()  # none where the turn calls a tool alone
+                closing = through[through.rfind(words) + len(words) :].strip() if words else self.turn_end
                 end = text.find(closing, len(before)) + len(closing) if closing else 0
             if end <= len(before):
                 raise ChatError(

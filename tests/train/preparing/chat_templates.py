@@ -10,6 +10,14 @@ THINKING = """{%- set last = messages | map(attribute='role') | list | length - 
 {{- m.content.strip() + '<|im_end|>\\n' }}{%- endfor %}
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"""
 """A last answer has a place for thoughts, which earlier ones have not."""
+THINKING_TOOLS = """{%- for tool in tools or [] %}{{- '<|im_start|>tool ' + tool.name + '<|im_end|>\\n' }}{%- endfor %}
+{%- set last = messages | length - 1 %}
+{%- for m in messages %}{{- '<|im_start|>' + m.role + '\\n' }}
+{%- if m.role == 'assistant' and loop.index0 == last %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}{{- m.content }}
+{%- for call in m.tool_calls or [] %}{{- 'CALL ' + call.function.name + ' ' + call.function.arguments | tojson }}
+{%- endfor %}{{- '<|im_end|>\\n' }}{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"""
+"""Both: thoughts of the last answer, and tools with their calls."""
 TOOLS = """{%- for tool in tools or [] %}{{- '<|im_start|>tool ' + tool.name + '<|im_end|>\\n' }}{%- endfor %}
 {%- for m in messages %}{{- '<|im_start|>' + m.role + '\\n' + m.content }}
 {%- for call in m.tool_calls or [] %}{{- 'CALL ' + call.name }}{%- endfor %}{{- '<|im_end|>\\n' }}{%- endfor %}

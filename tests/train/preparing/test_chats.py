@@ -20,7 +20,7 @@ from platform.train.preparing.packing import Packer
 from platform.train.preparing.skipping import Skipped
 from platform.train.preparing.tokenizer import Tokenizer, load, with_template
 from scripts.tiny_chat import CHATML, save_tokenizer
-from tests.train.preparing.chat_templates import MARKED, PLAIN, THINKING, TOOLS
+from tests.train.preparing.chat_templates import MARKED, PLAIN, THINKING, THINKING_TOOLS, TOOLS
 from trainers import data
 from trainers.data.flags import FLAG, UNTRAINED
 from trainers.data.footer import Tokens
@@ -95,6 +95,33 @@ def test_tools_and_their_calls_are_written_by_the_template(tmp_path: Path) -> No
     assert transformers.AutoTokenizer.from_pretrained(tokenizer.source).decode(chat.ids[chat.marks]) == (
         "CALL clock<|im_end|>"
     )
+
+
+def test_a_call_without_text_is_found_where_a_template_writes_the_last_turn_otherwise(tmp_path: Path) -> None:
+    """Checks a chat as tools have it: a call alone, the tool's answer, and words; arguments are JSON in text."""
+    call = {"type": "function", "function": {"name": "clock", "arguments": '{"zone": "UTC"}'}}
+    turns = [
+        CHAT[1],
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "noon"},
+        {"role": "assistant", "content": "it is noon"},
+    ]
+    (tmp_path / "chats.jsonl").write_text(json.dumps({"messages": turns, "tools": [{"name": "clock"}]}) + "\n")
+    tokenizer = _tokenizer(tmp_path / "thinking", THINKING_TOOLS)
+    (chat,) = _read(tmp_path / "chats.jsonl", tokenizer, Skipped(lambda: False), ChatSettings())
+    assert chat.marks is not None
+    marked = transformers.AutoTokenizer.from_pretrained(tokenizer.source).decode(chat.ids[chat.marks])
+    assert marked == 'CALL clock {"zone": "UTC"}<|im_end|><think>\n\n</think>\n\nit is noon<|im_end|>'
+
+
+def test_a_chat_whose_calls_the_template_reads_is_taken_though_it_refuses_the_turns_without_them(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "chats.jsonl").write_text(json.dumps(CALLING) + "\n")
+    loop = "{%- for m in messages %}"
+    empty = "{%- if not m.content and not m.tool_calls %}{{ raise_exception('empty') }}{%- endif %}"
+    tokenizer = _tokenizer(tmp_path / "strict", TOOLS.replace(loop, loop + empty))
+    assert _read(tmp_path / "chats.jsonl", tokenizer, Skipped(lambda: False), ChatSettings())
 
 
 def test_a_token_that_an_answer_shares_with_the_words_before_it_is_marked(tmp_path: Path) -> None:
