@@ -310,6 +310,18 @@ def test_nothing_that_the_contract_runs_is_refused(monkeypatch: pytest.MonkeyPat
             "begins before its last micro-batch has chosen experts, which the balance loss counts, got pp 2: choose",
         ),
         (
+            {"model": MOE, "balance_loss": "bias", "compute_precision": "fp16"},
+            {"dp_shard": 2},
+            GPUS,
+            "steps that fp16's loss scale leaves out, got balance_loss bias and compute_precision fp16: choose bf16",
+        ),
+        (
+            {"model": MOE, "balance_loss": "bias", "adapter": "lora_8", "lora_targets": "q_proj"},
+            {"dp_shard": 2},
+            GPUS,
+            "would move the frozen model, and are no adapters, got adapter lora_8 and balance_loss bias: choose",
+        ),
+        (
             {"model": MOE, "balance_loss": "bias"},
             {"engine": "deepspeed", "zero_stage": 2, "grad_sync": "every"},
             GPUS,
