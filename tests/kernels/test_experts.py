@@ -195,5 +195,11 @@ def test_only_a_model_with_experts_has_forced_balance_and_its_words_count_tokens
     stated = ModelSpec.from_config({**MOE.settings, "router_aux_loss_coef": 0.02}, name="stated")
     rates = [dataclasses.replace(recipe, model=stated, balance_loss=kind).rate_of_balance for kind in ("aux", "bias")]
     assert rates == [0.02, 0.001]
+    none = ModelSpec.from_config({**MOE.settings, "router_aux_loss_coef": 0.0}, name="none")
+    assert dataclasses.replace(recipe, model=none, balance_loss="aux").rate_of_balance == 0.0
+    for value in (-0.5, "0.02", True):
+        with pytest.raises(ValueError, match="router_aux_loss_coef"):
+            odd = ModelSpec.from_config({**MOE.settings, "router_aux_loss_coef": value}, name="odd")
+            dataclasses.replace(recipe, model=odd, balance_loss="aux")
     with pytest.raises(ValueError, match="routing balanced is of a model with experts, llama has none: set routing to"):
         dataclasses.replace(recipe, model=SPECS["llama"])
