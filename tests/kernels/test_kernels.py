@@ -43,6 +43,7 @@ def filled(spec: ModelSpec, **layout: Any) -> tuple[Model, Layout]:
         "dropout": 0.0,
         "experts": "loop",
         "routing": "learned",
+        "balance_loss": "none",
         **{name: getattr(filled_layout, name) for name in ("attention", "mlp", "loss", "compile", "checkpointing")},
     }
     weights.materialise(model.module, names=model.names, seed=1, std=spec.init_std, device=CPU)
