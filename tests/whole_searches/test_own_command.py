@@ -42,6 +42,7 @@ for number in range(10**6):
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.ray
 @pytest.mark.search
 def test_a_loop_that_tells_its_steps_is_searched_and_resumed(

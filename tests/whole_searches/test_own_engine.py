@@ -75,6 +75,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Searched:
     return Searched(path=folder / "studies" / "own", sessions=(session_end,), environment=environment)
 
 
+@pytest.mark.heavy
 @pytest.mark.ray
 @pytest.mark.search
 class TestSearched:

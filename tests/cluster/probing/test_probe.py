@@ -84,6 +84,7 @@ def run(*arguments: str) -> str:
     return completed.stdout
 
 
+@pytest.mark.heavy
 @pytest.mark.ray
 def test_two_cpu_workers_are_probed_and_a_plan_finds_them(tmp_path: Path) -> None:
     """Checks a probe, which takes less than a minute on a machine of its own. On a busy machine Ray's start alone may

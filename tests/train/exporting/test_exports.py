@@ -50,7 +50,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("program", "layout"),
     [
-        ("accelerate", ONE),
+        pytest.param("accelerate", ONE, marks=pytest.mark.heavy),
         pytest.param("accelerate", DDP, marks=pytest.mark.heavy),
         pytest.param("deepspeed", ZERO_1, marks=pytest.mark.heavy),
     ],
