@@ -233,7 +233,8 @@ def _budget(options: SearchOptions, space: Space) -> Budget:
 def _lanes(options: SearchOptions, setup: StudySetup, handle: ClusterHandle, study: Study) -> Lanes:
     """Returns where the session's trials run. Two points that a recheck compares run one after the other."""
     mode = "off" if options.study.recheck else options.side_by_side
-    lanes = lanes_of(mode, setup.cluster, handle, UsableNodes(handle, study.path))
+    usable = UsableNodes(handle, study.path)
+    lanes = lanes_of(mode, setup.cluster, handle, usable, usable.has_refused)
     if sentence := lanes_sentence(lanes, mode):
         print_line(sentence)
     return lanes

@@ -85,6 +85,21 @@ class TestPlaces:
         del present["id1"]
         assert lanes.place(()) == {"id2": "10.0.0.2"}
 
+    def test_none_runs_beside_one_that_began_anywhere_before_a_second_node_joined(self) -> None:
+        present = nodes(1)
+        lanes = Lanes(lambda: present)
+        assert lanes.place(()) == {}
+        present |= nodes(1, first=2)
+        assert lanes.place((job_on(),)) is None
+        assert lanes.place(()) == nodes(1), "once it has ended"
+
+    def test_one_trial_at_a_time_has_nodes_of_its_own_where_a_node_is_refused(self) -> None:
+        present = nodes(2)
+        lanes = Lanes(lambda: present, nodes_per_trial=2, has_refused=lambda: True)
+        assert lanes.place(()) == nodes(2) and lanes.place((job_on("id1", "id2"),)) is None
+        del present["id2"]
+        assert lanes.place(()) == {}, "no trial has room on these"
+
     def test_nodes_to_avoid_are_used_only_where_no_others_hold_a_trial(self) -> None:
         lanes = Lanes(lambda: nodes(2))
         assert lanes.place((), avoid={"10.0.0.1"}) == {"id2": "10.0.0.2"}
