@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -240,6 +241,8 @@ class SearchLoop:
     def _job(self, trial: Trial, nodes: Mapping[str, str]) -> Job:
         is_final = isinstance(trial, ConfirmationTrial)
         num_lanes = 1 if is_final or trial.is_alone else self.num_lanes
+        # Its share of the device seconds may be over before its first rung, for which there was time when it began.
+        shares_budget = num_lanes > 1 and math.isfinite(self.spending.gpu_left_s())
         return make_job(
             trial.candidate,
             trial.rungs,
@@ -247,7 +250,7 @@ class SearchLoop:
             history=self.history,
             settings=self.settings,
             stop_at_s=self.spending.stop_at_s(trial.leave_s, num_lanes),
-            runs_one=not is_final and trial.runs_one,
+            runs_one=not is_final and (trial.runs_one or shares_budget),
             nodes=nodes,
             shares_nodes=bool(nodes) and self._lanes.trials_per_node > 1,
             probes=all(running.job.probe_s is None for running in self._running.values()),
