@@ -202,6 +202,7 @@ class TestFaults:
         present = nodes(4)
         loop = make(MANY, lanes=Lanes(lambda: present))
         playing.begin_all(loop)
+        assert len(loop.neighbours("t0001")) == 3 and not loop.neighbours("t0001", on_its_nodes=True)
         lost_nodes: list[str] = []
         for _ in range(3):  # three at a time: more than a cluster of one lane bears
             lost = playing.ends[-1][2]
@@ -253,7 +254,7 @@ class TestFaults:
         loop = make(MANY, lanes=Lanes(lambda: nodes(1), trials_per_node=3))
         playing.begin_all(loop)
         victim = playing.begun[1]
-        assert victim.shares_nodes
+        assert victim.shares_nodes and len(loop.neighbours(victim.trial_id, on_its_nodes=True)) == 2
         playing.ends = [entry for entry in playing.ends if entry[2] is not victim]
         loop.on_trial_end(victim.trial_id, state="failed", reason="host memory ran out", is_crowded=True)
         jobs = playing.run(loop)
