@@ -6,7 +6,7 @@ How a trial can end, and what follows:
 |---|---|---|
 | ran | the ladder came to its end, by memory, loss or time too | none is needed |
 | failed, hung | a rank, or its watchdog, said what it was | none: the layout's own failure is a result |
-| died | a process is gone and nobody says why | one more, after a second death on the same nodes another |
+| died | a process is gone and nobody says why | one more, another if that dies on the same nodes; then `failed` |
 | node lost | a node that the trial ran on is gone | three more: the layout had no part in it |
 | unstarted | no worker ever spoke | any number: nothing of the layout ran |
 | crowded | its host ran out of memory while other trials ran there | one more, alone: the others may be the cause |
