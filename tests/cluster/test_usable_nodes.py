@@ -71,11 +71,11 @@ def test_a_node_that_joins_is_used_or_a_sentence_says_why_not(
     assert list(nodes()) == ["id1", "id2"] and not nodes.has_refused()
     table.append(entry(3, **joins))
     for _ in range(3):
-        present = nodes()
-    assert list(present) == ["id1", "id2", *([] if reason else ["id3"])] and nodes.has_refused() is bool(reason)
-    (said,) = [line for line in "".join(capsys.readouterr()).splitlines() if line.strip()]
+        nodes()
+    assert list(nodes()) == ["id1", "id2", *([] if reason else ["id3"])] and nodes.has_refused() is bool(reason)
+    (line,) = [text for text in "".join(capsys.readouterr()).splitlines() if text.strip()]
     expected = f"Node 10.0.0.3 joined and is left out: {reason}" if reason else "Node 10.0.0.3 joined: further trials"
-    assert expected in said
+    assert expected in line
     table.pop()
     nodes()
     assert not nodes.has_refused(), "it is gone"

@@ -42,7 +42,7 @@ def _first_step(folder: Path, script: str) -> dict[str, Any]:
 
 def test_the_recorder_is_told_the_addresses_of_its_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Checks one node and two by the table that Ray would show, and a job of no rungs: there is no Ray here."""
-    told: list[tuple[Any, ...]] = []
+    calls: list[tuple[Any, ...]] = []
     (tmp_path / "train.py").touch()
     job = to_json(dataclasses.replace(_job(tmp_path), rungs=()))
     rows = [{"NodeID": f"id{number}", "NodeManagerAddress": f"10.0.0.{number}"} for number in (1, 2, 3)]
@@ -52,10 +52,10 @@ def test_the_recorder_is_told_the_addresses_of_its_nodes(tmp_path: Path, monkeyp
     monkeypatch.setattr(ray.util, "placement_group_table", lambda _: {"bundles_to_node_id": {0: "id2", 1: "id1"}})
     monkeypatch.setattr(CommandNodes, "starter", lambda *_: None)
     monkeypatch.setattr(command_trial.recorders, "find", lambda _: None)
-    monkeypatch.setattr(command_trial.recorders, "call", lambda _, *call: told.append(call))
+    monkeypatch.setattr(command_trial.recorders, "call", lambda _, *call: calls.append(call))
     nodes = CommandNodes(group=cast(Any, None), count=2, num_cpus=1.0, num_gpus=0)
     assert command_trial.climb(job) == command_trial.climb(job, nodes) == ("done", "")
-    assert [call for call in told if call[0] == "place"] == [
+    assert [call for call in calls if call[0] == "place"] == [
         ("place", "first", ["id3"], ["10.0.0.3"]),
         ("place", "first", ["id2", "id1"], ["10.0.0.2", "10.0.0.1"]),
     ]

@@ -38,8 +38,8 @@ def climb(job_json: Mapping[str, Any], nodes: CommandNodes | None = None) -> tup
     job = from_json(Job, job_json)
     start = nodes.starter(job) if nodes else on_this_node(job)
     trial = _CommandTrial(job, start, recorders.find(job.recorder))
-    here = {ray.get_runtime_context().get_node_id(): ray.util.get_node_ip_address()}
-    trial.begin(nodes.addresses() if nodes else here)
+    first = {ray.get_runtime_context().get_node_id(): ray.util.get_node_ip_address()}
+    trial.begin(nodes.addresses() if nodes else first)
     return trial.measure_largest() if job.finds_largest else trial.climb()
 
 

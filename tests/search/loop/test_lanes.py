@@ -246,7 +246,9 @@ class TestFaults:
         playing.run(loop)
         history = history_of(study)
         assert not loop.fault and {m.outcome for m in history.measurements} == {Outcome.OK}
-        assert sum(end.fault == "died" for end in map(history.trial_end, (s.trial_id for s in history.trials)) if end) == 2
+        assert (
+            sum(end.fault == "died" for end in map(history.trial_end, (s.trial_id for s in history.trials)) if end) == 2
+        )
 
     def test_a_trial_that_neighbours_crowded_out_of_memory_runs_again_alone(
         self, make: Make, playing: Playing, study: Study

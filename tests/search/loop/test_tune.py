@@ -68,7 +68,9 @@ def end(monkeypatch: pytest.MonkeyPatch) -> End:
         monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
         monkeypatch.setattr(tune.placement_groups, "remove_of_the_dead", lambda job_id: 0)
         monkeypatch.setattr(tune, "MemoryKills", lambda nodes: SimpleNamespace(since=lambda: killed))
-        monkeypatch.setattr(tune, "_nodes", lambda ids: ([f"address of {node}" for node in ids], [f"lost: {list(ids)}"]))
+        monkeypatch.setattr(
+            tune, "_nodes", lambda ids: ([f"address of {node}" for node in ids], [f"lost: {list(ids)}"])
+        )
         monkeypatch.setattr(tune.recorders, "find", lambda name: None)
         monkeypatch.setattr(tune.recorders, "call", call)
         bridge = tune._Bridge(cast(SearchLoop, loop))
