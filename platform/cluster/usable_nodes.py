@@ -1,7 +1,7 @@
 """The nodes on which a search may begin a trial just now: those that it began with, and those that join it alike."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ from platform.cluster import preflight
 from platform.cluster.nodes import ClusterHandle, Node, facts_of, node_of, unlike_gpus
 from platform.common.errors import ClusterError
 from platform.common.output import print_line
+from platform.common.text import plural
 
 LOOK_S = 2.0
 """Seconds for which an answer of Ray's on its nodes counts."""
@@ -24,6 +25,8 @@ class UsableNodes:
         self._answers: dict[str, tuple[Any, float]] = {}
         """By id of a node that joined: the answer to come, and when it was asked."""
         self._refused: set[str] = set()
+        """Ids of nodes that are left out."""
+        self._alive: Collection[str] = ()
         self._usable: dict[str, str] = {}
         self._looked_s = float("-inf")
 
@@ -40,13 +43,18 @@ class UsableNodes:
         import ray
 
         alive: dict[str, dict[str, Any]] = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
+        self._alive = alive
         num_gpus = self._handle.cluster.devices_per_node if self._handle.has_gpus else 0
         for node_id, entry in alive.items():
             is_new = node_id not in self._address_of and node_id not in self._refused
             # Of a cluster whose slow nodes are left out nobody knows whether a new one is slow.
-            if not is_new or self._handle.left_out or int(entry["Resources"].get("GPU", 0)) != num_gpus:
+            if not is_new or self._handle.left_out:
                 continue
-            if num_gpus or entry["Resources"].get("CPU", 0):
+            gpus_there = int(entry["Resources"].get("GPU", 0))
+            if gpus_there not in (0, num_gpus):
+                others = f"the others {num_gpus or 'none'}"
+                self._refuse(node_id, entry["NodeManagerAddress"], f"it has {plural(gpus_there, 'GPU')}, {others}")
+            elif gpus_there == num_gpus and (num_gpus or entry["Resources"].get("CPU", 0)):
                 self._ask(ray, entry)
         self._usable = {node_id: address for node_id, address in self._address_of.items() if node_id in alive}
 
@@ -68,16 +76,29 @@ class UsableNodes:
         except ray.exceptions.RayError as error:
             reason = f"it does not answer ({type(error).__name__})"
         if reason:
-            self._refused.add(node_id)
-            print_line(f"Node {address} joined and is left out: {reason}")
+            self._refuse(node_id, address, reason)
             return
         self._address_of[node_id] = address
         print_line(f"Node {address} joined: further trials may run there.")
+
+    def _refuse(self, node_id: str, address: str, reason: str) -> None:
+        self._refused.add(node_id)
+        print_line(f"Node {address} joined and is left out: {reason}")
+
+    def has_refused(self) -> bool:
+        """Returns whether a node that joined and was left out is there."""
+        return any(node_id in self._alive for node_id in self._refused)
 
     def _refusal(self, node: Node) -> str:
         """Returns why a node is unlike those that the search began with; "" where it is alike."""
         if reason := unlike_gpus(self._handle.nodes[0], node):
             return reason
+        handle = self._handle
+        cores = min(other.num_cpus for other in handle.nodes)
+        if handle.has_gpus:  # it may have fewer cores as long as they are enough for its workers
+            cores = min(cores, handle.cpus_per_worker * handle.cluster.devices_per_node)
+        if node.num_cpus < cores:
+            return f"it has {node.num_cpus:g} cores, and needs {cores:g} to run the same trials as the others"
         try:
             preflight.check((*self._handle.nodes, node), self._study)
         except ClusterError as error:

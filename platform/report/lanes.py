@@ -2,9 +2,14 @@
 
 import dataclasses
 import datetime
+import itertools
+from collections.abc import Sequence
 
 from platform.common.text import duration, figure, plural
 from platform.study.history import History
+
+LOST = frozenset({"died", "node lost", "unstarted"})
+"""Ends of trials of which no worker tells anything."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,6 +22,7 @@ class LaneSpan:
     begin_s: float
     end_s: float
     """Seconds since the study's first trial."""
+    session: int
     is_final: bool
     is_lost: bool
     """Whether it ended without a message from its workers, or is not over."""
@@ -32,15 +38,15 @@ def lane_spans(history: History) -> list[LaneSpan]:
     for start in placed:
         end = history.trial_end(start.trial_id)
         begin_s = (datetime.datetime.fromisoformat(start.at) - zero).total_seconds()
-        last_s = (datetime.datetime.fromisoformat(history.last_at) - zero).total_seconds()
         spans += [
             LaneSpan(
                 trial_id=start.trial_id,
                 node=node,
                 begin_s=begin_s,
-                end_s=begin_s + end.wall_s if end else max(begin_s, last_s),
+                end_s=begin_s + history.lasted_s(start),
+                session=history.session_of(start),
                 is_final=start.is_final,
-                is_lost=end is None or bool(end.fault),
+                is_lost=end is None or end.fault in LOST,
             )
             for node in start.nodes
         ]
@@ -56,14 +62,29 @@ def lanes_words(history: History) -> str:
     if most < 2:
         return ""
     nodes = {span.node for span in spans}
-    busy_s = sum(span.end_s - span.begin_s for span in spans)
-    whole_s = max(span.end_s for span in spans) - min(span.begin_s for span in spans)
+    whole_s = busy_s = of_nodes_s = 0.0
+    for _, of_session in itertools.groupby(spans, lambda span: span.session):
+        session = list(of_session)
+        lasted_s = max(span.end_s for span in session) - min(span.begin_s for span in session)
+        its_nodes = {span.node for span in session}
+        whole_s += lasted_s
+        of_nodes_s += lasted_s * len(its_nodes)
+        busy_s += sum(_covered_s([span for span in session if span.node == node]) for node in its_nodes)
     shared = _num_on_shared_nodes(history)
     beside = f"{plural(shared, 'trial')} had others on the same node" if shared else "none had another on its own nodes"
     return (
         f"Up to {most} trials ran side by side on {plural(len(nodes), 'node')}, {beside}: {duration(whole_s)} of time,"
-        f" of which each node was used for {figure(100 * busy_s / (whole_s * len(nodes) or 1))} % on average."
+        f" of which each node was used for {figure(100 * busy_s / (of_nodes_s or 1))} % on average."
     )
+
+
+def _covered_s(spans: Sequence[LaneSpan]) -> float:
+    """Returns the seconds in which at least one of a node's spans runs; trials may share a node."""
+    covered_s, until_s = 0.0, float("-inf")
+    for span in sorted(spans, key=lambda span: span.begin_s):
+        covered_s += max(0.0, span.end_s - max(span.begin_s, until_s))
+        until_s = max(until_s, span.end_s)
+    return covered_s
 
 
 def _num_on_shared_nodes(history: History) -> int:

@@ -85,6 +85,7 @@ class History:
         self._ended_gpu_s = 0.0
         self._last_number = 0
         self._open_gpu_s: dict[str, float] = {}
+        self._session_of: dict[str, int] = {}
         self._rungs: Counter[tuple[str, int]] = Counter()
         self._clock = SessionClock()
         self.extend(entries)
@@ -132,6 +133,7 @@ class History:
             case TrialStart():
                 self._starts[entry.trial_id] = self._open[entry.trial_id] = entry
                 self.state = entry.state or (SearchState.CONFIRMING if entry.is_final else SearchState.EXPLORING)
+                self._session_of[entry.trial_id] = self.sessions
                 self._starts_of[key_of_trial(entry)].append(entry)
                 self._count(entry.trial_id)
             case RungStart():
@@ -356,14 +358,21 @@ class History:
     @property
     def gpu_s(self) -> float:
         """Device seconds of all trials; a killed trial counts up to its session's last line."""
-        total = self._ended_gpu_s
         # A copy, made in one go: the progress thread asks while the search adds.
-        for trial_id, start in dict(self._open).items():
-            settled = self._open_gpu_s.get(trial_id)
-            if settled is None:
-                settled = self._clock.since_s(start.at) * start.layout.world_size
-            total += settled
-        return total
+        return self._ended_gpu_s + sum(self._open_gpu_s_of(start) for start in dict(self._open).values())
+
+    def _open_gpu_s_of(self, start: TrialStart) -> float:
+        settled = self._open_gpu_s.get(start.trial_id)
+        return self._clock.since_s(start.at) * start.layout.world_size if settled is None else settled
+
+    def session_of(self, start: TrialStart) -> int:
+        """Returns the number of the session that started the trial, from 1."""
+        return self._session_of[start.trial_id]
+
+    def lasted_s(self, start: TrialStart) -> float:
+        """Returns the seconds that a started trial took; one without an end counts up to its session's last line."""
+        end = self._ends.get(start.trial_id)
+        return end.wall_s if end else self._open_gpu_s_of(start) / start.layout.world_size
 
     def peak_tflops(self, precision: str, nodes: Collection[str] = ()) -> float | None:
         """Returns the device's matrix-product peak in `precision` that was measured last, on all of these `nodes`

@@ -3,20 +3,23 @@
 import dataclasses
 from typing import Any
 
+import pytest
+
 from platform.report.html.lane_sections import trials_side_by_side
 from platform.report.lanes import lane_spans, lanes_words
 from platform.report.lessons import lessons
+from platform.search.loop.policy import Kind
 from platform.study.history import History
 from platform.study.result.result import StudyResult
 from tests.samples import RECIPE, header, layout, measurement
-from trainers.records.journal import Line, Measured, TrialEnd, TrialStart
+from trainers.records.journal import Line, Measured, Peak, Resume, TrialEnd, TrialStart
 from trainers.records.search_state import SearchState
 
 LAYOUTS = [layout(bucket_mib=size) for size in (5, 25, 50)]
 
 
 def at(seconds: int) -> str:
-    return f"2026-11-29T08:{seconds // 60:02d}:{seconds % 60:02d}.000+00:00"
+    return f"2026-11-29T{8 + seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}.000+00:00"
 
 
 def of_three(*, shared: bool = False, repeated: bool = False) -> list[Line]:
@@ -69,6 +72,43 @@ def test_the_sentence_says_what_ran_beside_what_and_how_full_the_nodes_were() ->
     one_at_a_time = [dataclasses.replace(line, beside=()) if isinstance(line, TrialStart) else line
                      for line in of_three()]  # fmt: skip
     assert lanes_words(History(one_at_a_time)) == ""
+
+
+def killed_and_resumed() -> History:
+    """Returns a study of which a session was killed at 45 s with two trials in flight, and resumed an hour later."""
+    lines = [line for line in of_three() if line.at < at(45)]
+    (again,) = [line for line in of_three() if isinstance(line, TrialStart) and line.trial_id == "t0003"]
+    later = [
+        Peak(at=at(45), device="H200", precision="bf16", tflops=700.0),
+        Resume(at=at(3645)),
+        dataclasses.replace(again, at=at(3650), trial_id="t0004", beside=()),
+        TrialEnd(at=at(3690), trial_id="t0004", key=again.key, state="done", wall_s=40.0, gpu_s=4.0),
+    ]
+    return History([*lines, *later])
+
+
+def test_a_trial_of_a_killed_session_is_drawn_to_that_session_s_end() -> None:
+    spans = {span.trial_id: span for span in lane_spans(killed_and_resumed())}
+    ends = {trial_id: (span.session, span.end_s, span.is_lost) for trial_id, span in spans.items()}
+    assert ends == {
+        "t0001": (1, 45.0, True),
+        "t0002": (1, 30.0, False),
+        "t0003": (1, 45.0, True),
+        "t0004": (2, 3690.0, False),
+    }
+
+
+def test_the_time_between_sessions_is_nobody_s_and_no_node_is_used_for_more_than_all_of_it() -> None:
+    words = lanes_words(killed_and_resumed())
+    assert "1 min 25 s of time" in words and words.endswith("each node was used for 100 % on average.")
+    shared = lanes_words(History(of_three(shared=True)))
+    assert shared.endswith("each node was used for 100 % on average.")
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_lost_is_what_ended_without_a_word(kind: Kind) -> None:
+    lines = [dataclasses.replace(line, fault=kind) if isinstance(line, TrialEnd) else line for line in of_three()]
+    assert {span.is_lost for span in lane_spans(History(lines))} == {kind.unexplained}
 
 
 def test_the_page_has_a_picture_with_a_row_for_each_node() -> None:

@@ -1,12 +1,17 @@
+# pyright: reportPrivateUsage=false
 """A worker's successor, on a real Ray: a process that has imported what it needs before the next trial wants it."""
 
 import json
 import subprocess
 import sys
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import ray
 
+from platform.search.loop.lanes import Lanes
+from platform.search.session.session import _start_workers
 from tests.whole_searches.session import ENVIRONMENT, ROOT
 from trainers.startup import prestart
 
@@ -133,6 +138,56 @@ def test_successors_start_only_beside_spare_cores(
     cores: int, num_workers: int, cpus_per_worker: float, room: bool
 ) -> None:
     assert prestart.have_room(cores, num_workers, cpus_per_worker) is room
+
+
+@pytest.mark.parametrize(
+    ("resources", "shares_node", "starts"),
+    [
+        ({"CPU": 16.0, "GPU": 8.0}, False, True),
+        ({"CPU": 16.0, "GPU": 8.0}, True, False),
+        ({"CPU": 32.0, "GPU": 8.0}, True, True),
+        ({"CPU": 16.0}, False, True),
+        ({"CPU": 16.0}, True, False),
+    ],
+)
+def test_a_trial_that_shares_its_node_leaves_room_for_the_workers_of_all(
+    resources: dict[str, float], shares_node: bool, starts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[int] = []
+    context = SimpleNamespace(get_node_id=lambda: "n1", get_runtime_env_string=lambda: "")
+    monkeypatch.setattr(prestart.startup, "is_on", lambda: True)
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
+    monkeypatch.setattr(ray, "nodes", lambda: [{"NodeID": "n1", "Resources": resources}])
+    monkeypatch.setattr(prestart, "_start", lambda node, num_workers, environment: started.append(num_workers))
+    prestart.ask(2, 1.0, shares_node=shares_node)
+    assert started == [1] * starts
+
+
+@pytest.mark.parametrize(
+    ("num_nodes", "per_trial", "per_node", "num_left", "workers"),
+    [
+        (4, 1, 1, 100, [2, 2, 2, 2]),
+        (4, 1, 1, 3, [2, 2, 2]),
+        (5, 2, 1, 100, [2, 2, 2, 2]),
+        (5, 2, 1, 1, [2, 2]),
+        (2, 1, 4, 100, [8, 8]),
+        (2, 1, 4, 3, [4, 2]),  # free nodes first
+        (2, 1, 1, 0, [2]),  # final runs alone
+    ],
+)
+def test_a_session_starts_no_more_workers_than_its_first_trials_take(
+    num_nodes: int, per_trial: int, per_node: int, num_left: int, workers: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = {f"id{number}": f"10.0.0.{number}" for number in range(num_nodes)}
+    lanes = Lanes(lambda: nodes, nodes_per_trial=per_trial, trials_per_node=per_node)
+    setup = SimpleNamespace(cluster=SimpleNamespace(devices_per_node=2, num_nodes=per_trial))
+    handle = SimpleNamespace(has_gpus=True, nodes=[SimpleNamespace(id=node) for node in nodes], cpus_per_worker=1.0)
+    calls: list[tuple[dict[str, int], float, int]] = []
+    monkeypatch.setattr(prestart, "ask_first", lambda *call: calls.append(call))
+    _start_workers(cast(Any, setup), cast(Any, handle), lanes, num_left)
+    num_trials = max(1, min(num_left, lanes.count()))
+    assert calls == [(dict(zip(nodes, workers, strict=False)), 1.0, num_trials)]
+    assert sum(workers) == 2 * per_trial * num_trials
 
 
 def test_other_processes_import_nothing_ahead(monkeypatch: pytest.MonkeyPatch) -> None:

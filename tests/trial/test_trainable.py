@@ -1,6 +1,7 @@
 # pyright: reportPrivateUsage=false
 """The end of a trial: which message counts, when its watcher gives up, where its workers are placed."""
 
+import dataclasses
 import os
 import threading
 from types import SimpleNamespace
@@ -68,7 +69,7 @@ class TestTheTrialsEnd:
 
     @staticmethod
     def end_of(
-        monkeypatch: pytest.MonkeyPatch, raised: WorkerGroupError, killed: str = ""
+        monkeypatch: pytest.MonkeyPatch, raised: WorkerGroupError, killed: str = "", nodes: tuple[str, ...] = ()
     ) -> tuple[dict[str, Any], Measurement | None]:
         """Returns what is reported to Tune, and what is written into the journal."""
         written: list[Measurement] = []
@@ -83,6 +84,8 @@ class TestTheTrialsEnd:
         def fit() -> None:
             raise raised
 
+        context = SimpleNamespace(get_node_id=lambda: "of the driver")
+        monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
         monkeypatch.setattr(recorders, "find", lambda name: None)
         monkeypatch.setattr(recorders, "call", answer)
         monkeypatch.setattr(trainable, "MemoryKills", lambda nodes: SimpleNamespace(since=lambda: killed))
@@ -91,7 +94,8 @@ class TestTheTrialsEnd:
         monkeypatch.setattr(trainable, "_trainer", lambda *_: SimpleNamespace(fit=fit))
         monkeypatch.setattr(ray.tune, "report", reported.append)
         cluster = Cluster(device_kind="cpu", device="d", device_memory_gib=1.0, devices_per_node=2)
-        trainable.run_trial({"job": to_json(job(cluster)), "storage": "/tmp/nowhere"})
+        placed = dataclasses.replace(job(cluster), nodes=nodes)
+        trainable.run_trial({"job": to_json(placed), "storage": "/tmp/nowhere"})
         return reported[0], written[0] if written else None
 
     def test_a_peer_s_closed_connection_is_no_cause_where_memory_ran_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,6 +104,14 @@ class TestTheTrialsEnd:
         assert entry is not None and (entry.outcome, entry.rank, entry.phase) == (Outcome.OOM, None, "steps")
         assert entry.reason.startswith("a process of the trial was killed because host memory ran out: process 7")
         assert report["state"] == "done"
+
+    def test_on_the_driver_s_node_it_is_left_to_the_driver(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Checks whole nodes of a trial's own: on the driver's, other trials have Tune's side of theirs."""
+        clause = "process 7 on node 10.0.0.7: so"
+        report, entry = self.end_of(monkeypatch, died(ActorDiedError()), clause, ("of the driver", "another"))
+        assert entry is None and (report["state"], report["killed"], report["rank"]) == ("failed", clause, 1)
+        report, entry = self.end_of(monkeypatch, died(ActorDiedError()), clause, ("another",))
+        assert entry is not None and (report["state"], report["killed"]) == ("done", "")
 
     def test_a_dead_rank_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         kernel = "the kernel's count of such kills grew by 1"

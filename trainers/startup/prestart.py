@@ -70,8 +70,9 @@ def have_room(num_cpus: float, num_workers: int, cpus_per_worker: float) -> bool
     return num_cpus >= num_workers * (min(2.0, cpus_per_worker) + SPARE_CORES)
 
 
-def ask(num_workers: int, cpus_per_worker: float) -> None:
-    """Asks this process's node for another process like it, where there is room for those of all its `num_workers`.
+def ask(num_workers: int, cpus_per_worker: float, *, shares_node: bool = False) -> None:
+    """Asks this process's node for another process like it, where there is room for those of all its `num_workers`, or
+    where the trial `shares_node`, of as many as the node holds.
 
     A failure has no consequence.
     """
@@ -81,7 +82,10 @@ def ask(num_workers: int, cpus_per_worker: float) -> None:
         context = ray.get_runtime_context()
         nodes: list[dict[str, Any]] = ray.nodes()
         node = next(ray_node for ray_node in nodes if ray_node["NodeID"] == context.get_node_id())
-        if have_room(node["Resources"].get("CPU", 0.0), num_workers, cpus_per_worker):
+        num_cpus = node["Resources"].get("CPU", 0.0)
+        if shares_node:
+            num_workers = int(node["Resources"].get("GPU", 0) or num_cpus / cpus_per_worker)
+        if have_room(num_cpus, num_workers, cpus_per_worker):
             _start(node, 1, context.get_runtime_env_string())
 
 

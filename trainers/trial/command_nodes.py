@@ -72,10 +72,12 @@ class CommandNodes:
         others = [self._actor(bundle) for bundle in range(1, self.count)]
         return lambda workload, values: TreesOnNodes(workload, values, others, job, gpus=self.num_gpus)
 
-    def ids(self) -> list[str]:
-        """Returns Ray's ids of the nodes, the first one first."""
+    def addresses(self) -> dict[str, str]:
+        """Returns the addresses of the nodes by Ray's ids, the first one first."""
         bundles = ray.util.placement_group_table(self.group)["bundles_to_node_id"]
-        return [bundles[number] for number in range(self.count)]
+        nodes: list[dict[str, Any]] = ray.nodes()
+        address_of = {node["NodeID"]: node["NodeManagerAddress"] for node in nodes}
+        return {bundles[number]: address_of[bundles[number]] for number in range(self.count)}
 
     def _actor(self, bundle: int) -> Any:
         strategy = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=bundle)

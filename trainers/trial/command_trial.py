@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import ray
@@ -38,7 +38,8 @@ def climb(job_json: Mapping[str, Any], nodes: CommandNodes | None = None) -> tup
     job = from_json(Job, job_json)
     start = nodes.starter(job) if nodes else on_this_node(job)
     trial = _CommandTrial(job, start, recorders.find(job.recorder))
-    trial.begin(nodes.ids() if nodes else [ray.get_runtime_context().get_node_id()])
+    first = {ray.get_runtime_context().get_node_id(): ray.util.get_node_ip_address()}
+    trial.begin(nodes.addresses() if nodes else first)
     return trial.measure_largest() if job.finds_largest else trial.climb()
 
 
@@ -53,11 +54,11 @@ class _CommandTrial:
     def _call(self, method: str, *arguments: Any) -> Any:
         return recorders.call(self._recorder, method, *arguments)
 
-    def begin(self, nodes: Sequence[str]) -> None:
-        """Tells the recorder that the trial has begun, on nodes of these ids."""
+    def begin(self, nodes: Mapping[str, str]) -> None:
+        """Tells the recorder that the trial has begun, on nodes of these addresses, by Ray's ids."""
         job = self._job
         self._call("set_status", job.trial_id, "init", None, job.first_step_s)
-        self._call("place", job.trial_id, list(nodes))
+        self._call("place", job.trial_id, list(nodes), list(nodes.values()))
         if job.stop_at_s is not None:
             self._stop_at_s = time.monotonic() + self._call("seconds_until", job.stop_at_s)
 

@@ -61,7 +61,8 @@ def run_trial(config: Mapping[str, Any]) -> None:
             verdict = host_memory(clause, rank=verdict.rank)
         rank = verdict.rank
         try:
-            if verdict.killed and job.shares_nodes:  # the driver knows whether another trial may be the cause
+            # The driver knows whether another trial may be the cause: Tune's side of each runs on this host.
+            if verdict.killed and (job.shares_nodes or ray.get_runtime_context().get_node_id() in job.nodes):
                 state, reason, killed = "failed", verdict.reason, verdict.killed
             else:
                 state, reason = write(job, recorder, verdict)

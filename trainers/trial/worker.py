@@ -91,7 +91,8 @@ class TrialWorker:
         self._set_status("init", None, 2 * job.first_step_s)
         self.watchdog.beat("init", allowed_s=job.first_step_s)
         if not job.layout.steps_on_host:  # an optimizer that steps on the host has all of its cores
-            prestart.ask(ray.train.get_context().get_local_world_size(), job.cpus_per_worker)
+            num_workers = ray.train.get_context().get_local_world_size()
+            prestart.ask(num_workers, job.cpus_per_worker, shares_node=job.shares_nodes)
         self._check_place()
         if job.probe_s is not None:
             self._probe(job.probe_s)

@@ -18,6 +18,10 @@ from trainers.records.measurement import Measurement, Outcome
 from trainers.records.probe import Probe
 from trainers.spec.batch import BatchPoint
 
+FIRST_TRIALS = 2
+"""Trials that may run before any has told how long one takes, under a budget of device seconds: what it holds of them
+is not known before, and a comparison takes two.
+"""
 Relearn = Callable[[Probe], Searcher[Candidate]]
 """Returns a new searcher whose predictions have the figures of a probe."""
 
@@ -96,6 +100,8 @@ class Exploration:
         while (trial := self._next()) is not None:
             recipe = trial.candidate.recipe
             is_compared = time.is_compared(recipe)
+            if len(self._running) >= FIRST_TRIALS and not history.trial_s and math.isfinite(spending.gpu_left_s()):
+                return None, SearchEnd(reason="", tried_all=False)
             kept_s = time.reserve_s if is_compared else 0.0
             trial_s = least_trial_s(trial.candidate, trial.rungs, history, timing)
             reason = spending.over_reason(trial_s=trial_s, reserve_s=kept_s)

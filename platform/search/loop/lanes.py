@@ -20,11 +20,18 @@ Nodes = Callable[[], Mapping[str, str]]
 class Lanes:
     """The places of trials that run side by side. By default there is one, anywhere."""
 
-    def __init__(self, nodes: Nodes = dict, *, nodes_per_trial: int = 1, trials_per_node: int = 1) -> None:
-        """Takes the nodes, the number that a trial takes, and the number of trials that share a node: 1 for whole
-        nodes.
+    def __init__(
+        self,
+        nodes: Nodes = dict,
+        *,
+        nodes_per_trial: int = 1,
+        trials_per_node: int = 1,
+        has_refused: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Takes the nodes, the number that a trial takes, the number of trials that share a node (1 for whole nodes),
+        and what returns whether the cluster has nodes besides them, on which no trial may run.
         """
-        self._nodes = nodes
+        self._nodes, self._has_refused = nodes, has_refused
         self._lost: set[str] = set()
         """Ids of nodes that no longer answer, which Ray may still count for some seconds."""
         self.nodes_per_trial, self.trials_per_node = nodes_per_trial, trials_per_node
@@ -42,13 +49,16 @@ class Lanes:
 
     def place(self, running: Iterable[Job], avoid: Collection[str] = ()) -> Mapping[str, str] | None:
         """Returns the addresses of the nodes for one more trial beside those `running`, by Ray's ids; None where they
-        leave no room, empty for any nodes: where no more than one trial runs at a time.
+        leave no room, empty for any nodes: where no more than one trial runs at a time, and none of them was refused.
 
         Nodes at the addresses to `avoid` are left out as long as others hold a trial.
         """
         jobs, nodes = tuple(running), self._nodes()
-        if self._holds(nodes) <= 1:
+        num_held = self._holds(nodes)
+        if not num_held or (num_held == 1 and not self._has_refused()):
             return None if jobs else {}
+        if any(not job.nodes for job in jobs):  # it may be on any of them: it began before others joined
+            return None
         answering = self._answering()
         quiet = {node: address for node, address in answering.items() if address not in avoid}
         nodes = next((choice for choice in (quiet, answering) if self._holds(choice)), nodes)
@@ -63,8 +73,10 @@ class Lanes:
         return len(nodes) // self.nodes_per_trial * self.trials_per_node
 
 
-def lanes_of(mode: SideBySide, cluster: Cluster, handle: ClusterHandle, nodes: Nodes) -> Lanes:
-    """Returns the lanes for trials that take the devices of `cluster` each, on the cluster of `handle`."""
+def lanes_of(
+    mode: SideBySide, cluster: Cluster, handle: ClusterHandle, nodes: Nodes, has_refused: Callable[[], bool]
+) -> Lanes:
+    """Returns the lanes for trials that take the devices of `cluster` each, on the cluster of `handle`; see `Lanes`."""
     if mode == "off" or not handle.nodes:
         return Lanes()
     per_node = handle.cluster.devices_per_node
@@ -72,7 +84,8 @@ def lanes_of(mode: SideBySide, cluster: Cluster, handle: ClusterHandle, nodes: N
         least = min(node.num_cpus for node in handle.nodes) - max(TUNE_CPU, 0.2 / len(handle.nodes))
         per_node = max(1, math.floor(least / handle.cpus_per_worker + 1e-9))
     share = max(1, per_node // cluster.num_devices) if mode == "on" else 1
-    return Lanes(nodes, nodes_per_trial=math.ceil(cluster.num_devices / per_node), trials_per_node=share)
+    per_trial = math.ceil(cluster.num_devices / per_node)
+    return Lanes(nodes, nodes_per_trial=per_trial, trials_per_node=share, has_refused=has_refused)
 
 
 def lanes_sentence(lanes: Lanes, mode: SideBySide) -> str:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -38,6 +39,8 @@ class RunningTrial:
     """Whether nothing may run beside it."""
     beside: set[str]
     """Ids of the trials that have run beside it so far."""
+    sharing: set[str]
+    """Ids of those among them that had some of its nodes."""
 
 
 class SearchLoop:
@@ -119,9 +122,12 @@ class SearchLoop:
         """Number of trials that may run side by side now."""
         return max(1, self._lanes.count())
 
-    def neighbours(self, trial_id: str) -> frozenset[str]:
-        """Returns the ids of the trials that have run beside a running one so far."""
-        return frozenset(self._running[trial_id].beside)
+    def neighbours(self, trial_id: str, *, on_its_nodes: bool = False) -> frozenset[str]:
+        """Returns the ids of the trials that have run beside a running one so far, or of those among them that were
+        `on_its_nodes`.
+        """
+        trial = self._running[trial_id]
+        return frozenset(trial.sharing if on_its_nodes else trial.beside)
 
     @property
     def left_out(self) -> str:
@@ -173,10 +179,15 @@ class SearchLoop:
             beside=tuple(running),
         )
         self._log.record(start)
-        for other in self._running.values():
+        sharing = {other_id for other_id, other in running.items() if set(other.nodes) & set(job.nodes)}
+        for other_id, other in self._running.items():
             other.beside.add(job.trial_id)
+            if other_id in sharing:
+                other.sharing.add(job.trial_id)
         is_alone = trial.is_alone if isinstance(trial, ExplorationTrial) else True
-        self._running[job.trial_id] = RunningTrial(job=job, start=start, is_alone=is_alone, beside=set(running))
+        self._running[job.trial_id] = RunningTrial(
+            job=job, start=start, is_alone=is_alone, beside=set(running), sharing=sharing
+        )
         if isinstance(trial, ExplorationTrial):
             self._search.begin(trial)
         self.spending.begin(job.trial_id, job.layout.world_size, searches=not start.is_final)
@@ -240,6 +251,8 @@ class SearchLoop:
     def _job(self, trial: Trial, nodes: Mapping[str, str]) -> Job:
         is_final = isinstance(trial, ConfirmationTrial)
         num_lanes = 1 if is_final or trial.is_alone else self.num_lanes
+        # Its share of the device seconds may be over before its first rung, for which there was time when it began.
+        shares_budget = num_lanes > 1 and math.isfinite(self.spending.gpu_left_s())
         return make_job(
             trial.candidate,
             trial.rungs,
@@ -247,7 +260,7 @@ class SearchLoop:
             history=self.history,
             settings=self.settings,
             stop_at_s=self.spending.stop_at_s(trial.leave_s, num_lanes),
-            runs_one=not is_final and trial.runs_one,
+            runs_one=not is_final and (trial.runs_one or shares_budget),
             nodes=nodes,
             shares_nodes=bool(nodes) and self._lanes.trials_per_node > 1,
             probes=all(running.job.probe_s is None for running in self._running.values()),

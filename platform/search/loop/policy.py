@@ -6,7 +6,7 @@ How a trial can end, and what follows:
 |---|---|---|
 | ran | the ladder came to its end, by memory, loss or time too | none is needed |
 | failed, hung | a rank, or its watchdog, said what it was | none: the layout's own failure is a result |
-| died | a process is gone and nobody says why | one more; after the second death the layout is `failed` |
+| died | a process is gone and nobody says why | one more, another if that dies on the same nodes; then `failed` |
 | node lost | a node that the trial ran on is gone | three more: the layout had no part in it |
 | unstarted | no worker ever spoke | any number: nothing of the layout ran |
 | crowded | its host ran out of memory while other trials ran there | one more, alone: the others may be the cause |
@@ -55,6 +55,8 @@ RETRIES: dict[Kind, float] = {Kind.DIED: 1, Kind.NODE_LOST: 3, Kind.UNSTARTED: f
 """Number of further trials that a layout, or a final run, gets in a session after an end of each kind; other kinds get
 none.
 """
+MOST_DEATHS = 2
+"""Number of deaths of a layout after which it gets no further trial, wherever they were."""
 IN_A_ROW = 3
 """Number of consecutive unexplained ends, of at least two layouts or of trials that never ran, that blame the
 cluster.
@@ -102,7 +104,7 @@ def kind_of(
     reported, `node_lost` whether one of its nodes is gone. A trial that `measures` nothing runs a gate's reference or a
     profile. One that `is_crowded` was killed for lack of host memory while others ran on its hosts.
     """
-    if is_crowded:
+    if is_crowded and outcome is None:
         return Kind.CROWDED
     if not started:
         return Kind.UNSTARTED
@@ -154,7 +156,10 @@ def follows(ends: Sequence[Ended]) -> Next:
     last = ends[-1]
     if last.kind not in RETRIES:
         return Next.SETTLED
-    times = sum(end.key == last.key and end.kind is last.kind for end in ends)
+    same = [end for end in ends if end.key == last.key and end.kind is last.kind]
+    # A death where it died before may be the node's.
+    is_placed = last.kind is Kind.DIED and bool(last.placed) and len(same) <= MOST_DEATHS
+    times = len({end.placed for end in same}) if is_placed else len(same)
     return Next.RETRY if times <= RETRIES[last.kind] else Next.GIVEN_UP
 
 

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import io
 import logging
+import math
 import uuid
 from collections.abc import Generator, Sequence
 from pathlib import Path
@@ -30,6 +31,8 @@ from trainers.trial.trainable import host_memory, run_trial, write
 
 MOST_TRIALS = 1024
 """Most trials at a time that Tune is told of; the nodes that are there when a trial begins are the true limit."""
+LANES_TO_COME = 64
+"""Trials side by side for which the CPUs of Tune's side are enough, however few a search begins with."""
 
 
 @contextlib.contextmanager
@@ -88,8 +91,8 @@ def run(loop: SearchLoop, *, driver_ip: str, scratch: Path) -> None:
     """
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     logging.getLogger("ray.train").setLevel(logging.CRITICAL)
-    # A head that was started with no CPUs, as large clusters have it, could never place a tenth of one.
-    cpu = round(TUNE_CPU / max(1, loop.num_lanes), 4) if _cpus_of(driver_ip) >= 1 else 0.0
+    # A head that was started with no CPUs, as large clusters have it, could never place a part of one.
+    cpu = share_of_tune(loop.num_lanes) if _cpus_of(driver_ip) >= 1 else 0.0
     trainable = ray.tune.with_resources(run_trial, {"CPU": cpu, f"node:{driver_ip}": 0.001})
     tuner = ray.tune.Tuner(
         trainable,
@@ -111,6 +114,11 @@ def run(loop: SearchLoop, *, driver_ip: str, scratch: Path) -> None:
         tuner.fit()
     if bridge.fault is not None:
         raise bridge.fault
+
+
+def share_of_tune(num_lanes: int) -> float:
+    """Returns the CPUs of Tune's side of one trial where a search begins with `num_lanes`, which grow as nodes join."""
+    return math.floor(1e4 * TUNE_CPU / max(LANES_TO_COME, num_lanes) + 1e-9) / 1e4  # Ray counts ten thousandths
 
 
 def _cpus_of(ip: str) -> float:
@@ -168,7 +176,9 @@ class _Bridge(TuneSearcher):
         try:
             killed = trial.kills.since() if is_silent else reported.get("killed", "")
             if killed:
-                is_crowded = self._has_neighbours(job, on_driver=is_silent)
+                on_driver = is_silent or ray.get_runtime_context().get_node_id() in job.nodes
+                # On the driver's host Tune's side of every other trial runs.
+                is_crowded = bool(self._loop.neighbours(job.trial_id, on_its_nodes=not on_driver))
                 reported = {"reason": host_memory(killed, rank=reported.get("rank")).reason, **reported}
                 if not is_crowded:
                     write(job, recorders.find(job.recorder), host_memory(killed, rank=reported.get("rank")))
@@ -177,7 +187,8 @@ class _Bridge(TuneSearcher):
             self._call("ended", job)
         except RecorderError as recorder_error:
             fault = str(recorder_error)
-        nodes, lost_nodes = _nodes(status["nodes"] if status else []) if state == "failed" else ([], [])
+        of_ranks: list[str] = status["nodes"] if status else []
+        nodes, lost_nodes = _nodes(of_ranks or job.nodes) if state == "failed" else ([], [])
         try:
             self._loop.on_trial_end(
                 job.trial_id,
@@ -185,7 +196,7 @@ class _Bridge(TuneSearcher):
                 reason=reported.get("reason", "") or fault,
                 started=state != "failed" or status is not None,
                 rank=reported.get("rank"),
-                nodes=nodes,
+                nodes=nodes if of_ranks else [],
                 lost_nodes=lost_nodes,
                 is_crowded=is_crowded,
             )
@@ -193,12 +204,6 @@ class _Bridge(TuneSearcher):
             self.fault = unwritten
         if fault:
             self._loop.fault = fault
-
-    def _has_neighbours(self, job: Job, *, on_driver: bool) -> bool:
-        """Returns whether other trials ran on a host on which the trial's memory ran out: the driver's, on which Tune's
-        side of all of them runs, or its own nodes.
-        """
-        return bool(self._loop.neighbours(job.trial_id)) and (on_driver or job.shares_nodes)
 
     def _call(self, method: str, job: Job) -> dict[str, Any] | None:
         """Returns what a method of the recorder says of a trial; its state is None where none of its workers ever

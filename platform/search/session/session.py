@@ -81,7 +81,9 @@ def search(options: SearchOptions, *, handle: ClusterHandle | None = None, is_pr
             _record_beginning(study, opening, setup, uri)
             lanes = _lanes(options, setup, handle, study)
             if not request.space.recipe.command and not finished.finished_reason(study, request):
-                _start_workers(setup, handle, lanes)
+                num_left = sum(bool(opening.history.missing(candidate)) for candidate in setup.plan.candidates)
+                most = num_left if budget.max_trials is None else min(num_left, budget.max_trials)
+                _start_workers(setup, handle, lanes, most)
             mirror, end = _ending(opening, study, uri, options, is_printed=is_printed)
             code, fault = SessionRun(
                 study,
@@ -233,21 +235,29 @@ def _budget(options: SearchOptions, space: Space) -> Budget:
 def _lanes(options: SearchOptions, setup: StudySetup, handle: ClusterHandle, study: Study) -> Lanes:
     """Returns where the session's trials run. Two points that a recheck compares run one after the other."""
     mode = "off" if options.study.recheck else options.side_by_side
-    lanes = lanes_of(mode, setup.cluster, handle, UsableNodes(handle, study.path))
+    usable = UsableNodes(handle, study.path)
+    lanes = lanes_of(mode, setup.cluster, handle, usable, usable.has_refused)
     if sentence := lanes_sentence(lanes, mode):
         print_line(sentence)
     return lanes
 
 
-def _start_workers(setup: StudySetup, handle: ClusterHandle, lanes: Lanes) -> None:
-    """Starts the first trials' processes while Tune starts, where their nodes are known."""
+def _start_workers(setup: StudySetup, handle: ClusterHandle, lanes: Lanes, num_left: int) -> None:
+    """Starts the first trials' processes while Tune starts, where their nodes are known; the search has `num_left` to
+    run, after which its final ones come.
+    """
     from trainers.startup import prestart  # imports Ray, which reads at import the settings that `connected` made
 
-    num_trials = max(1, lanes.count())
-    if handle.has_gpus and num_trials > 1:
-        nodes = handle.nodes[: num_trials // lanes.trials_per_node * lanes.nodes_per_trial]
+    num_trials = max(1, min(lanes.count(), num_left))
+    if handle.has_gpus and lanes.count() > 1:
+        num_places = lanes.count() // lanes.trials_per_node  # which trials fill in turn
+        trials_of = {
+            node.id: len(range(number // lanes.nodes_per_trial, num_trials, num_places))
+            for number, node in enumerate(handle.nodes[: num_places * lanes.nodes_per_trial])
+        }
     else:
         nodes = handle.nodes if setup.cluster.num_nodes == len(handle.nodes) else ()
-    workers_of = {node.id: setup.cluster.devices_per_node * lanes.trials_per_node for node in nodes}
+        trials_of = {node.id: min(num_trials, lanes.trials_per_node) for node in nodes}
+    workers_of = {node: setup.cluster.devices_per_node * count for node, count in trials_of.items() if count}
     if workers_of:
         prestart.ask_first(workers_of, handle.cpus_per_worker, num_trials)

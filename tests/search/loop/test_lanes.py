@@ -85,6 +85,21 @@ class TestPlaces:
         del present["id1"]
         assert lanes.place(()) == {"id2": "10.0.0.2"}
 
+    def test_none_runs_beside_one_that_began_anywhere_before_a_second_node_joined(self) -> None:
+        present = nodes(1)
+        lanes = Lanes(lambda: present)
+        assert lanes.place(()) == {}
+        present |= nodes(1, first=2)
+        assert lanes.place((job_on(),)) is None
+        assert lanes.place(()) == nodes(1), "once it has ended"
+
+    def test_one_trial_at_a_time_has_nodes_of_its_own_where_a_node_is_refused(self) -> None:
+        present = nodes(2)
+        lanes = Lanes(lambda: present, nodes_per_trial=2, has_refused=lambda: True)
+        assert lanes.place(()) == nodes(2) and lanes.place((job_on("id1", "id2"),)) is None
+        del present["id2"]
+        assert lanes.place(()) == {}, "no trial has room on these"
+
     def test_nodes_to_avoid_are_used_only_where_no_others_hold_a_trial(self) -> None:
         lanes = Lanes(lambda: nodes(2))
         assert lanes.place((), avoid={"10.0.0.1"}) == {"id2": "10.0.0.2"}
@@ -139,6 +154,30 @@ class TestSideBySide:
         assert "device seconds" in loop.ended_reason or "too short" in loop.ended_reason
         assert 120.0 < history_of(study).gpu_s <= 250.0
 
+    def test_few_device_seconds_measure_what_they_pay_for_in_any_number_of_lanes(
+        self, make: Make, backend: Backend, clock: Clock, study: Study
+    ) -> None:
+        """Checks trials whose workers begin no rung after `stop_at_s`, 15 of whose 20 s are their start."""
+        began_s: dict[str, float] = {}
+
+        def play(job: Job, batch: BatchPoint) -> Measurement | TimeOut:
+            is_sure = job.runs_one and batch == job.rungs[0]
+            is_late = job.stop_at_s is not None and began_s[job.trial_id] + 15.0 > job.stop_at_s
+            return TimeOut() if is_late and not is_sure else fast(job, batch)
+
+        def seconds(job: Job) -> float:
+            began_s[job.trial_id] = clock.now_s
+            return 20.0
+
+        backend.play = play
+        for gpu_s, least in ((100.0, 2), (250.0, 6)):
+            Playing(backend, clock, seconds).run(make(MANY, gpu_s=gpu_s, lanes=Lanes(lambda: nodes(4))))
+            history = history_of(study)
+            measured = {m.trial_id for m in history.measurements if m.tokens_per_s is not None}
+            assert measured == {start.trial_id for start in history.trials} and len(measured) >= least
+            assert history.gpu_s <= gpu_s
+            study.journal.write_text(study.journal.read_text().splitlines(keepends=True)[0])
+
     def test_one_trial_measures_links_while_others_do_not_wait_for_it(self, make: Make) -> None:
         loop = make(MANY, probe_s=5.0, lanes=Lanes(lambda: nodes(3)))
         jobs = [loop.next_job() for _ in range(3)]
@@ -163,6 +202,7 @@ class TestFaults:
         present = nodes(4)
         loop = make(MANY, lanes=Lanes(lambda: present))
         playing.begin_all(loop)
+        assert len(loop.neighbours("t0001")) == 3 and not loop.neighbours("t0001", on_its_nodes=True)
         lost_nodes: list[str] = []
         for _ in range(3):  # three at a time: more than a cluster of one lane bears
             lost = playing.ends[-1][2]
@@ -197,13 +237,26 @@ class TestFaults:
         playing.run(loop)
         assert not loop.fault and not any(history_of(study).missing(candidate) for candidate in MANY)
 
+    def test_a_layout_that_dies_on_a_bad_node_runs_on_another(
+        self, make: Make, backend: Backend, playing: Playing, study: Study
+    ) -> None:
+        loop = make(MANY, lanes=Lanes(lambda: nodes(2)))
+        backend.play = lambda job, batch: Died() if job.nodes == ("id1",) else fast(job, batch)
+        playing.seconds = lambda job: 5.0 if job.nodes == ("id1",) else 40.0
+        playing.run(loop)
+        history = history_of(study)
+        assert not loop.fault and {m.outcome for m in history.measurements} == {Outcome.OK}
+        assert (
+            sum(end.fault == "died" for end in map(history.trial_end, (s.trial_id for s in history.trials)) if end) == 2
+        )
+
     def test_a_trial_that_neighbours_crowded_out_of_memory_runs_again_alone(
         self, make: Make, playing: Playing, study: Study
     ) -> None:
         loop = make(MANY, lanes=Lanes(lambda: nodes(1), trials_per_node=3))
         playing.begin_all(loop)
         victim = playing.begun[1]
-        assert victim.shares_nodes
+        assert victim.shares_nodes and len(loop.neighbours(victim.trial_id, on_its_nodes=True)) == 2
         playing.ends = [entry for entry in playing.ends if entry[2] is not victim]
         loop.on_trial_end(victim.trial_id, state="failed", reason="host memory ran out", is_crowded=True)
         jobs = playing.run(loop)

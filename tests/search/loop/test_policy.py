@@ -10,9 +10,10 @@ KINDS = {"r": Kind.RAN, "f": Kind.FAILED, "h": Kind.HUNG, "d": Kind.DIED, "n": K
 
 
 def ends(text: str, node: str = "") -> list[Ended]:
-    """Returns ends from words of the layout's letter and the kind's, such as "ad bd ar"."""
+    """Returns ends from words of the layout's letter, the kind's and the place's if any, such as "ad bd1 ar"."""
     return [
-        Ended(key=(word[0], 0), kind=KINDS[word[1]], node=node, reason=f"no {n}") for n, word in enumerate(text.split())
+        Ended(key=(word[0], 0), kind=KINDS[word[1]], node=node, reason=f"no {n}", placed=tuple(word[2:]))
+        for n, word in enumerate(text.split())
     ]
 
 
@@ -41,6 +42,12 @@ def test_the_kind_of_an_end(
     assert kind_of(state, outcome, started=started, node_lost=lost, measures=measures) is kind
 
 
+def test_a_verdict_that_was_recorded_stands_where_the_host_s_memory_ran_out_beside_others() -> None:
+    for outcome, kind in ((None, Kind.CROWDED), (Outcome.OOM, Kind.RAN), (Outcome.HUNG, Kind.HUNG)):
+        ended = kind_of("failed", outcome, started=True, node_lost=False, measures=True, is_crowded=True)
+        assert ended is kind
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -57,6 +64,12 @@ def test_the_kind_of_an_end(
         ("an an an br an", Next.GIVEN_UP),
         ("au au au au au au", Next.RETRY),
         ("ad ad ar", Next.SETTLED),
+        ("ad1 ad1", Next.RETRY),
+        ("ad1 ad2", Next.GIVEN_UP),
+        ("ad1 ad1 ad2", Next.GIVEN_UP),
+        ("ad1 ad1 ad1", Next.GIVEN_UP),
+        ("ad1 ad1 bd1 bd1", Next.RETRY),
+        ("an1 an1 an1 an1", Next.GIVEN_UP),
     ],
 )
 def test_each_kind_has_a_budget_of_its_own(text: str, expected: Next) -> None:

@@ -1,6 +1,7 @@
 # pyright: reportPrivateUsage=false
 """The end of a Tune trial for the loop, where its process or the recorder is gone."""
 
+import dataclasses
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -9,6 +10,7 @@ import pytest
 import ray
 
 from platform.search.loop import tune
+from platform.search.loop.lanes import TUNE_CPU
 from platform.search.loop.loop import SearchLoop
 from tests.samples import RECIPE, layout
 from trainers.records.job import Job
@@ -37,8 +39,11 @@ def end(monkeypatch: pytest.MonkeyPatch) -> End:
 
     def play(
         *,
+        job: Job = JOB,
         killed: str = "",
         neighbours: frozenset[str] = frozenset(),
+        sharing: frozenset[str] = frozenset(),
+        status: dict[str, Any] | None = STANDING,
         recorder: RecorderError | None = None,
         **shown: Any,
     ) -> tuple[SimpleNamespace, Any]:
@@ -49,12 +54,12 @@ def end(monkeypatch: pytest.MonkeyPatch) -> End:
             if recorder is not None:
                 raise recorder
             if method in ("status", "ended"):
-                return STANDING
+                return status
             written.append(from_json(Measurement, arguments[1]))
 
         loop = SimpleNamespace(
-            next_job=lambda: JOB,
-            neighbours=lambda trial_id: neighbours,
+            next_job=lambda: job,
+            neighbours=lambda trial_id, on_its_nodes=False: sharing if on_its_nodes else neighbours,
             on_trial_end=lambda trial_id, **options: ends.append(options),
             fault="",
             ends=ends,
@@ -63,7 +68,9 @@ def end(monkeypatch: pytest.MonkeyPatch) -> End:
         monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
         monkeypatch.setattr(tune.placement_groups, "remove_of_the_dead", lambda job_id: 0)
         monkeypatch.setattr(tune, "MemoryKills", lambda nodes: SimpleNamespace(since=lambda: killed))
-        monkeypatch.setattr(tune, "_nodes", lambda ids: (["10.0.0.7" for _ in ids], []))
+        monkeypatch.setattr(
+            tune, "_nodes", lambda ids: ([f"address of {node}" for node in ids], [f"lost: {list(ids)}"])
+        )
         monkeypatch.setattr(tune.recorders, "find", lambda name: None)
         monkeypatch.setattr(tune.recorders, "call", call)
         bridge = tune._Bridge(cast(SearchLoop, loop))
@@ -92,6 +99,48 @@ def test_one_that_was_killed_beside_others_is_crowded_and_nothing_is_held_agains
         ("failed", True)
     ]
     assert "host memory ran out" in loop.ends[0]["reason"]
+
+
+OTHERS = frozenset({"t0002"})
+KILLED = {"state": "failed", "reason": "so", "rank": 1, "killed": "process 7 on node 10.0.0.9: so"}
+"""The end of a trial that leaves it to the driver who is to blame."""
+
+
+@pytest.mark.parametrize(
+    ("nodes", "shares_nodes", "neighbours", "sharing", "is_crowded"),
+    [
+        (("n1",), False, OTHERS, frozenset[str](), True),  # the driver's own node, with Tune's side of the others
+        (("n1",), False, frozenset[str](), frozenset[str](), False),
+        (("n2",), True, OTHERS, frozenset[str](), False),  # the others had other nodes
+        (("n2",), True, OTHERS, OTHERS, True),
+    ],
+)
+def test_memory_that_runs_out_is_shared_by_the_trials_on_that_host(
+    nodes: tuple[str, ...],
+    shares_nodes: bool,
+    neighbours: frozenset[str],
+    sharing: frozenset[str],
+    is_crowded: bool,
+    end: End,
+) -> None:
+    job = dataclasses.replace(JOB, nodes=nodes, shares_nodes=shares_nodes)
+    loop, written = end(job=job, neighbours=neighbours, sharing=sharing, result=KILLED)
+    assert loop.ends[0]["is_crowded"] is is_crowded
+    assert [entry.outcome for entry in written] == ([] if is_crowded else [Outcome.OOM])
+
+
+def test_a_trial_whose_workers_never_said_where_they_are_is_charged_with_its_own_nodes_alone(end: End) -> None:
+    job = dataclasses.replace(JOB, nodes=("n2",))
+    for status in (None, {**STANDING, "nodes": []}):
+        loop, _ = end(job=job, status=status, error=True)
+        assert (loop.ends[0]["nodes"], loop.ends[0]["lost_nodes"]) == ([], ["lost: ['n2']"])
+    loop, _ = end(job=job, error=True)
+    assert loop.ends[0]["nodes"] == ["address of n1"] * 2, "by rank"
+
+
+def test_the_driver_has_room_for_tune_s_side_of_trials_on_nodes_that_join_later() -> None:
+    for began, later in ((1, 64), (8, 64), (200, 200), (1000, 1000)):
+        assert 0 < tune.share_of_tune(began) * later <= TUNE_CPU + 1e-9
 
 
 def test_any_other_end_of_its_process_is_silent(end: End) -> None:
