@@ -23,7 +23,7 @@ PAGES = [ROOT / "docs" / f"{name}.md" for name in ("search", "your-model", "your
 SEARCH = """
     --address --all --auto-resume --build --config --copy-to --data --device-memory-gib --dry-run --exclude-slow --gpu-s
     --gpus --json --layout --learn-from --list --max-trials --name --price-per-gpu-h --profile --repeats --resume --safe
-    --searcher
+    --searcher --side-by-side
     --seed --seq-len --set --step-line --steps --studies --time-budget --tokens --tokens-per-step --trust
     --wait-for-gpus --wandb --whole-steps
 """
