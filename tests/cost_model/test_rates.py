@@ -209,7 +209,12 @@ def test_without_its_table_a_software_has_the_deviation_of_one_without_a_run(sof
 
 def test_of_other_stacks_numbers_the_median_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     named = {name: dict(facts) for name, facts in stacks.table()["stacks"].items()}
-    for name, value, tables in (("nanotron", 1.0, ["a.csv"]), ("litgpt", 2.0, []), ("other", 4.0, []), ("xtuner", 9.0, [])):
+    for name, value, tables in (
+        ("nanotron", 1.0, ["a.csv"]),
+        ("litgpt", 2.0, []),
+        ("other", 4.0, []),
+        ("xtuner", 9.0, []),
+    ):
         named[name]["host_skew_s"] = {"value": value, "tables": tables, "source": "test"}
     del named["megatron-lm"]["host_skew_s"]
     monkeypatch.setattr(stacks, "table", lambda: {"stacks": named})
