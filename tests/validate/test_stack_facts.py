@@ -12,6 +12,7 @@ from platform.validate.evaluation import score_table
 from platform.validate.facts import normalized
 from platform.validate.metrics import disturbed
 from platform.validate.published_run import PublishedRun, interpret
+from tests.cost_model.points import changed
 from tests.validate.test_readings import NEMO
 
 
@@ -52,6 +53,12 @@ def test_hidden_exchanges_between_nodes_slow_compute_less_than_those_inside() ->
         slowdown(c, Ring.of(c, np.asarray(ranks), stride=stride)) for ranks, stride in ((8.0, 1), (8.0, 8))
     )
     assert float(inside[0]) == pytest.approx(0.35) and 16 / 132 < float(between[0]) < 0.2
+
+
+@pytest.mark.parametrize("units", [1.0, 40.0])
+def test_a_device_of_few_units_loses_no_more_to_a_collective_than_others(units: float) -> None:
+    c = changed(columns_of(), units=units)
+    assert float(slowdown(c, Ring.of(c, np.asarray(8.0), stride=1))[0]) == pytest.approx(0.35)
 
 
 def test_owners_that_broadcast_their_parts_cost_by_ranks_and_fewer_owners_less() -> None:
@@ -120,3 +127,22 @@ def test_rows_whose_twin_of_another_stage_is_far_slower_are_no_part_of_regret() 
         for (stage, seconds), batch in zip(rows, batches, strict=True)
     ]
     assert disturbed(score_table(runs), range(4)) == {0, 1}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pp": "2", "dp": "4", "grad_accum": "16", "vp": "2"},
+        {"grad_sync": "every"},
+        {"activation_ckpt": "full", "checkpoint_blocks": "4"},
+        {"compression": "powersgd_4"},
+        {"strategy": "ddp"},
+    ],
+)
+def test_rows_that_differ_in_more_than_the_stage_or_not_in_it_are_no_twins(changes: dict[str, str]) -> None:
+    usual = {name: value for name, value in changes.items() if name in ("pp", "dp", "grad_accum", "activation_ckpt")}
+    first = run_of(**usual, strategy="ddp", iter_time_s="3")
+    second = run_of(**{**usual, "strategy": "zero1", "iter_time_s": "9", **changes})
+    twin = run_of(**usual, strategy="zero1", iter_time_s="9")
+    assert disturbed(score_table([first, twin]), range(2)) == {0, 1}
+    assert not disturbed(score_table([first, second]), range(2))

@@ -59,10 +59,11 @@ def slowdown(c: Columns, ring: Ring) -> Array:
     """Returns the share of a hidden collective's seconds by which it slows the compute beside it: its channels' units
     are lost, and its memory traffic grows with the bytes per second that it moves.
 
-    `OVERLAP_SLOWDOWN` was measured on the links inside a node; between nodes less moves in a second.
+    `OVERLAP_SLOWDOWN` was measured on the links inside a node, where it is of both; between nodes less moves in a
+    second. A device of few units, such as a core, loses no more to a collective than that.
     """
-    units = RING_UNITS / np.maximum(c.units, RING_UNITS)
-    traffic = np.maximum(OVERLAP_SLOWDOWN - units, 0.0)
+    units = np.minimum(RING_UNITS / c.units, OVERLAP_SLOWDOWN)
+    traffic = OVERLAP_SLOWDOWN - units
     return units + traffic * np.minimum(ring.bandwidth / ring.intra_bandwidth, 1.0)
 
 
