@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from platform.cost_model.columns import Columns, from_rows
+from platform.cost_model.engines import megatron
 from platform.cost_model.engines.exchange import slowdown
 from platform.cost_model.links import Ring
 from platform.cost_model.predict import predict
@@ -68,6 +69,25 @@ def test_owners_that_broadcast_their_parts_cost_by_ranks_and_fewer_owners_less()
     assert all_own > 3 * eight_own and all_own > 2 * gathered
     # Twice as many owners: twice as many messages over twice as many hops.
     assert all_own > 2.5 * data_s(**wide(512, **internevo, zero_group="512"))
+
+
+def test_buckets_of_a_stated_size_do_not_grow_with_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def exposed_s(software: str) -> tuple[float, float]:
+        row = wide(1024, software=software, dp_overlap="yes", node_gbps="100", zero_group="8")
+        usual = data_s(**row)
+        with monkeypatch.context() as patch:
+            patch.setattr(megatron, "BUCKET_PARAMETERS", 1e4)
+            return usual, data_s(**row)
+
+    usual, small = exposed_s("internevo")
+    assert usual == small
+    usual, small = exposed_s("megatron-core")
+    assert usual != small
+
+
+def test_a_stated_type_of_gradients_sets_their_bytes() -> None:
+    stated = {word: run_of(gradient_precision=word).values["gradient_bytes"] for word in ("bf16", "fp16", "fp32")}
+    assert stated == {"bf16": 2, "fp16": 2, "fp32": 4}
 
 
 def test_a_stated_kernel_wins_over_the_stack_s_own() -> None:
