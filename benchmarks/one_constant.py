@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from platform.common.errors import InputError
-from platform.cost_model import constants, stacks
+from platform.cost_model import constants  # and nothing that reads them as it is imported
 
 
 def figures(paths: Sequence[Path], name: str, value: Any) -> dict[str, tuple[float, float, float]]:
@@ -49,6 +49,8 @@ def _place(name: str) -> dict[str, Any]:
     parts = name.split(".")
     try:
         if parts[0] == "stacks":
+            from platform.cost_model import stacks  # imports formulas, whose constants are then read
+
             return stacks.table()["stacks"][parts[1]].setdefault(parts[2], {})
         return constants.table()[parts[0]][parts[1]]
     except (KeyError, IndexError):

@@ -107,13 +107,17 @@ def page() -> str:
         "**The figures for software that nobody here has run are those of *Software left out*.** All of these tables"
         " were at hand while formulas and constants were set, so the parts after it are not blind, and it is only as"
         " far as facts go: `python -m benchmarks.leave_one_table_out` says what it leaves out.",
+        "",
+        "Each part was scored at the commits beside its name; what changed in the model since then is not in it.",
     ]  # fmt: skip
     further = sorted({entry["mode"] for entry in scores} - {mode.name for mode in MODES})
     lines += ["", "| table | " + " | ".join(name for _, name, _ in COLUMNS) + " |", "|---" * (len(COLUMNS) + 1) + "|"]
     first = [name for name in further if name.startswith(HEADLINE)]
     for name in (*first, *(mode.name for mode in MODES), *(name for name in further if name not in first)):
-        lines.append(f"| **{name}** |" + " |" * len(COLUMNS))
-        for row in (entry for entry in scores if entry["mode"] == name):
+        rows = [entry for entry in scores if entry["mode"] == name]
+        commits = ", ".join(dict.fromkeys(row["commit"] for row in rows))
+        lines.append(f"| **{name}**{f' ({commits})' if commits else ''} |" + " |" * len(COLUMNS))
+        for row in rows:
             cells = [_cell(row["scores"][key], unit) for key, _, unit in COLUMNS]
             lines.append(f"| {row['table']} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"

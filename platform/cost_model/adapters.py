@@ -39,8 +39,9 @@ def launches(c: Columns) -> Array | float:
     """Returns the kernels that adapters add to a block's forward pass."""
     if not c.has_adapters:
         return 0.0
-    kind = np.where(c.fused > 0, "compiled", "eager")
-    of_adapters, of_weights = (np.vectorize(launches.get)(kind) for launches in (LAUNCHES, quantised.LAUNCHES))
+    of_adapters, of_weights = (
+        np.where(c.fused > 0, kinds["compiled"], kinds["eager"]) for kinds in (LAUNCHES, quantised.LAUNCHES)
+    )
     per_layer = of_adapters + np.where(c.quantised_weights > 0, of_weights, 0.0)
     return c.adapted_layers * per_layer * (c.adapter_rank > 0)
 

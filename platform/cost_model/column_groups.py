@@ -250,6 +250,8 @@ class Software:
     overlaps_gather: Array = ours(0.0)
     """1 where it gathers parameters beside the next step's first forward pass."""
     broadcasts_parts: Array = ours(0.0)
+    fixed_buckets: Array = ours(0.0)
+    """1 where buckets of gradients have the stated size on any number of ranks."""
     """1 where each owner of a part of the parameters broadcasts it, one after the other, in place of a gather."""
     reduces_by_hooks: Array = ours(0.0)
     """1 where hooks all-reduce gradients during the last backward pass at stage 0; see `engines.megatron`."""

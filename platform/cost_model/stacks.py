@@ -59,7 +59,7 @@ _left_out: list[str] = []
 @contextlib.contextmanager
 def without(*names: str) -> Generator[None]:
     """Ignores in its context every fact that was fitted to one of the tables `names`. Instead a stack has the fact of
-    the stack in its `like`; else, for a number that is not in `COUNTED`, the median over the other stacks.
+    the stack in its `like`; else the median over the other stacks, for a number. Of those in `COUNTED` it has none.
     """
     _left_out.extend(names)
     _facts.cache_clear()
@@ -94,7 +94,9 @@ def _facts(software: str) -> dict[str, Any]:
             continue
         if not set(entry.get("tables", ())) & set(_left_out):
             facts[name] = entry["value"]
-        elif name not in facts and name not in COUNTED and isinstance(entry["value"], float):
+        elif name in COUNTED:
+            facts.pop(name, None)
+        elif name not in facts and isinstance(entry["value"], float):
             others = [stack[name] for stack in table()["stacks"].values() if name in stack and stack is not entries]
             values = [other["value"] for other in others if not set(other.get("tables", ())) & set(_left_out)]
             facts |= {name: statistics.median(values)} if values else {}

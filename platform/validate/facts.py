@@ -20,8 +20,12 @@ from trainers.spec.model import FlopsConvention
 STUDIES = (
     ("other", "aleph alpha", "aleph-alpha"),
     ("megatron-deepspeed", "vtrain", "vtrain"),
-    ("megatron-core", r"nemo\b|mlperf|dgx ?cloud", "nemo"),
-    ("megatron-core", r"flagperf|flagscale|(?:megatron|core)\D{0,20}202[34]", "megatron-core-2024"),
+    ("megatron-core", r"\bnemo\b|mlperf|dgx ?cloud", "nemo"),
+    (
+        "megatron-core",
+        r"flagperf|flagscale|(?:megatron(?!-deepspeed)|(?<!tensor[- ])\bm?core\b)\D{0,20}202[34]",
+        "megatron-core-2024",
+    ),
     ("torchtitan", r"torchtitan\D{0,20}2024", "torchtitan-2024"),
     ("torchtitan", r"torchtitan\D{0,20}2025", "torchtitan-2025"),
     ("megatron-deepspeed", "bigscience", "bigscience"),
@@ -39,7 +43,7 @@ _SOFTWARE = (
     (r"lightning", "lightning"),
     (r"hf trainer|hugging ?face", "huggingface"),
     (r"bigscience|megatron-deepspeed|megatron ?\+ ?deepspeed|gpt-?neox", "megatron-deepspeed"),
-    (r"megatron-core|nemo\b", "megatron-core"),
+    (r"megatron-core|\bnemo\b|megatron(?!-deepspeed)\D{0,20}202[34]", "megatron-core"),
     (r"megatron|mt-nlg", "megatron-lm"),
     (r"\bfsdp\b", "fms-fsdp"),
     (r"deepspeed|\bzero\b", "deepspeed"),
@@ -47,7 +51,9 @@ _SOFTWARE = (
 )
 WORDS = ("source", "notes")
 """Columns of prose."""
-_NOT = r"(?![ :=]*(?:n\b|no\b|off\b|false|none))"
+_OFF = r"(?:n\b|no\b|off\b|false|none|0\b|disabled|not (?:set|used|on|enabled)\b)"
+_NOT = rf"(?![ :=]*(?:(?:is|was) )?{_OFF})"
+_EXCHANGE = r"overlap[-_ ](?:grad|param|dp|all)\w*(?:[-_ ](?:reduc\w+|gather\w*|scatter))*"
 _INPUTS_ON_HOST = r"full cpu offload|zero-3 old branch|pa_cpu=y"
 _PARTITIONED = r"^(?!.*no partition-activations).*partition-activations"
 _COLUMNS: Mapping[str, tuple[tuple[str, str | None], ...]] = {
@@ -64,7 +70,7 @@ _COLUMNS: Mapping[str, tuple[tuple[str, str | None], ...]] = {
         (r"cpu offload", "all"),
     ),
     "dp_overlap": (
-        (r"(?:no|without) overlap|overlap[-_ ](?:grad|param)\w*[-_ a-z]*[ :=]+(?:no|off|false)\b", "no"),
+        (rf"\b(?:no|without) overlap|{_EXCHANGE}[ :=]+(?:(?:is|was) )?{_OFF}", "no"),
         (r"overlap[-_ ](?:grad|param|dp|all)|overlap\w* (?:of )?(?:all|the gradient|gradient|data[- ]parallel)", "yes"),
     ),
     "cp_comm": ((r"all[- ]to[- ]all|ulysses|a2a", "all_to_all"), (r"ring[- ]attention|\bring\b|p2p", "ring")),
@@ -75,7 +81,13 @@ _COLUMNS: Mapping[str, tuple[tuple[str, str | None], ...]] = {
     # sequences of 64 blocks would fill 51 GB of a 32 GB device.
     "checkpoint_inputs": (
         (rf"^(?!.*(?:no checkpoint-in-cpu|pa_cpu=n)).*(?:{_INPUTS_ON_HOST})", "host"),
-        (r"(?:activation|checkpoint)\w* (?:\w+ )?offload\w*|offload\w* (?:the )?(?:activation|checkpoint)", "host"),
+        (
+            r"(?<!no )(?<!without )(?<!no activation )(?<!without activation )"
+            r"(?:activation|checkpoint)\w* (?!(?:no|without|and|or) )(?:\w+ )?"
+            rf"offload(?:ing|ed|s)?\b(?! (?:the )?(?:optimi|param)){_NOT}"
+            r"|(?<!no )(?<!without )\boffload(?:ing|ed|s)? (?:the )?(?:activation|checkpoint)",
+            "host",
+        ),
         (rf"{_INPUTS_ON_HOST}|{_PARTITIONED}", "split"),
     ),
     "regathers": ((r"reshard\w*[ :=]+(?:always|true|yes|on)\b|reshard\w*(?: \w+){0,3} (?:every|each) micro", "yes"),),
@@ -150,7 +162,9 @@ def _software(row: Row, text: str) -> str:
         return next((stack for name, words, stack in STUDIES if name == stated and re.search(words, text)), stated)
     if "bigscience" in text and row["strategy"] == "ddp" and ("megatron-lm" in text or "ds=n" in text):
         return "megatron-lm"  # the runs with Megatron-LM alone or DeepSpeed off
-    return _match(text, (*(study[1:] for study in STUDIES), *_SOFTWARE))
+    found = _match(text, _SOFTWARE)
+    studies = (study for study in STUDIES if found == "other" or study[0] in (found, "other"))
+    return next((stack for _, words, stack in studies if re.search(words, text)), found)
 
 
 def _is_eager(row: Row, text: str) -> bool:

@@ -9,9 +9,11 @@ import numpy as np
 from platform.cost_model.columns import Array, Mask
 from platform.validate.evaluation import STATED, Scored, cells_of
 from platform.validate.row_software import STAGES
-from trainers.spec.layout_axes import MODEL_PARALLEL
 
 TWINS = 1.5
+_STAGE_AXES = ("engine", "zero_stage", "dp_replicate", "dp_shard")
+"""Axes in which twins may differ."""
+_TWIN_COLUMNS = (*STATED, "checkpoint_blocks", "checkpoint_inputs", "compression", "regathers")
 _FIRST_STAGES = tuple(name for name, stage in STAGES.items() if stage <= 1)
 NEAR_BEST = 1.5
 """Multiple of a cell's best time within which a row counts as undisturbed."""
@@ -114,14 +116,16 @@ def disturbed(scored: Scored, rows: Sequence[int]) -> frozenset[int]:
     for row in rows:
         run = scored.runs[row]
         if np.isfinite(scored.measured_s[row]) and run.row["strategy"] in _FIRST_STAGES:
-            key = (
-                *(run.values[name] for name in (*MODEL_PARALLEL, "micro_batch")),
-                run.row["activation_ckpt"],
-                tuple(run.row.get(name, "") for name in STATED),
-            )
-            twins.setdefault(key, []).append(row)
+            axes = {name: value for name, value in run.layout.items() if name not in _STAGE_AXES}
+            stated = tuple(run.row.get(name, "") for name in _TWIN_COLUMNS)
+            twins.setdefault((run.values["micro_batch"], *sorted(axes.items()), stated), []).append(row)
     times = scored.measured_s
-    return frozenset(row for some in twins.values() if max(times[some]) > TWINS * min(times[some]) for row in some)
+    return frozenset(
+        row
+        for some in twins.values()
+        if len({scored.runs[row].row["strategy"] for row in some}) > 1 and max(times[some]) > TWINS * min(times[some])
+        for row in some
+    )
 
 
 def first_choice_is_oom(scored: Scored, rows: Sequence[int]) -> bool:

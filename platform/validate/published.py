@@ -108,12 +108,14 @@ def stack_features(row: Row, work: TrainingWork, cluster: ClusterSpec, split: fl
         "reduces_whole": float(of_this_project or flash),
         "dropout": float(not of_this_project and not flash),
         "blocking": float(row.get("launch_blocking") == "yes"),
-        "gradient_bytes": 4.0 if row.get("gradient_precision") else float(fact(software, "reduced_bytes", usual_sums)),
+        "gradient_bytes": low_gradient_bytes
+        if row.get("gradient_precision")
+        else float(fact(software, "reduced_bytes", usual_sums)),
     }
     if not row.get("attention"):
         features["flash"] = _flash_rate(row, cluster) if flash else 0.0
     if parameters := fact(software, "bucket_parameters", 0):
-        features["bucket_bytes"] = parameters * features["gradient_bytes"]
+        features |= {"bucket_bytes": parameters * features["gradient_bytes"], "fixed_buckets": 1.0}
     if row.get("bucket_sizes") == "auto":  # the Hugging Face Trainer's "auto" bucket holds hidden_size^2 elements
         features["bucket_bytes"] = model.hidden_size**2 * 2.0
     return features

@@ -177,7 +177,8 @@ def _virtual_stages(row: Row, model: ModelSpec, stages: float) -> float:
         if stated > 1 and stages * stated > model.num_layers + 2:
             raise ValueError(f"vp {stated} cuts {model.num_layers} blocks of {stages:g} stages finer than they are")
         return float(stated)
-    if stages > 1 and model.num_layers % stages == 0 and fact(software_of(row), "interleaves", False):
+    usual = row.get("schedule") in (None, "", "interleaved") and fact(software_of(row), "interleaves", False)
+    if stages > 1 and model.num_layers % stages == 0 and usual:
         return float(model.num_layers // stages)
     if stages > 1 and row.get("schedule") == "interleaved" and model.num_layers % stages == 0:
         per_stage = int(model.num_layers // stages)

@@ -3,8 +3,11 @@
 import dataclasses
 from typing import Any
 
+import numpy as np
 import pytest
 
+from platform.cost_model.adapters import LAUNCHES, launches
+from platform.cost_model.columns import Columns
 from platform.cost_model.features import from_points
 from platform.cost_model.hardware import find_cluster
 from platform.cost_model.memory import lower_bound, peak_parts
@@ -36,6 +39,15 @@ def test_states_are_frozen_weights_in_two_bytes_and_adapters_in_twelve(layout: L
     floor = lower_bound(LORA, layout, BATCH)
     assert floor.states_gib == pytest.approx(weights / ranks / 2**30)
     assert floor.gradients_gib == 0
+
+
+def test_adapters_launch_kernels_by_whether_blocks_are_compiled() -> None:
+    layouts = [DDP, dataclasses.replace(DDP, compile="none")]
+    columns = from_points([(LORA, layout, BATCH) for layout in layouts], find_cluster("8xH200"))
+    layers = 7  # query, key, value, output, gate, up and down
+    assert np.ravel(launches(columns)).tolist() == [layers * LAUNCHES[kind] for kind in ("compiled", "eager")]
+    one = from_points([(LORA, DDP, BATCH)], find_cluster("8xH200"))
+    assert np.shape(launches(Columns.of({**one.arrays(), "fused": np.empty(0)}))) == (0,)
 
 
 @pytest.mark.parametrize("layout", [SHARDED, dataclasses.replace(SHARDED, zero_stage=2, checkpointing="full")])

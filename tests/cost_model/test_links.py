@@ -11,7 +11,7 @@ from platform.cost_model.links import Boundaries
 from platform.cost_model.mesh import tied_ends_s
 from platform.cost_model.predict import between_nodes_s
 from platform.cost_model.step_time import residual_bytes, step_time
-from tests.cost_model.points import BLOOM_7B1, changed, fsdp, point
+from tests.cost_model.points import BLOOM_7B1, GPT2, changed, fsdp, point
 from trainers.spec.layout import Layout
 
 GBPS = 1e9 / 8
@@ -111,3 +111,32 @@ def test_an_unknown_network_widens_only_what_crosses_it() -> None:
     assert float(between_nodes_s(columns, step)[0]) == float(step.pipeline_s[0])
     split = point(fsdp(cp=16), cluster="2x8xL40S", grad_accum=1)
     assert float((between_nodes_s(split, step_time(split)) - step_time(split).data_s)[0]) > 0
+
+
+@pytest.mark.parametrize(("grad_sync", "times"), [("last", 1), ("every", 8)])
+def test_replicas_of_shards_reduce_beside_the_backward_passes_that_reduce(grad_sync: str, times: int) -> None:
+    """Checks what a slow network between replicas adds to a step: as often as gradients are reduced, all that one
+    backward pass does not cover, and no less where other micro-steps compute.
+    """
+
+    blocks_alone = dataclasses.replace(BLOOM_7B1, vocab_size=1024)
+
+    def added_s(grad_accum: int) -> float:
+        layout = fsdp(zero_stage=2, dp_replicate=2, dp_shard=8, grad_sync=grad_sync)
+        usual = point(layout, cluster="2x8xH100", grad_accum=grad_accum, model=blocks_alone)
+        slow = changed(usual, inter_bandwidth=10 * GBPS, group_bandwidth=10 * GBPS)
+        return _single(step_time(slow).data_s - step_time(usual).data_s)
+
+    assert added_s(8) > 1
+    assert added_s(8) == pytest.approx(times * added_s(1), rel=0.05)
+
+
+def test_steps_of_replicas_over_a_slow_network_as_measured() -> None:
+    """Compares with FSDP2 at stage 2, two replicas of two H200 each as two hosts (docs/lab/2026-11-28.md)."""
+    layout = fsdp(
+        zero_stage=2, dp_replicate=2, dp_shard=2, grad_sync="last", attention="sdpa", loss="chunked", compile="block"
+    )
+    for gbps, grad_accum, measured_s in ((2.5, 1, 1.721), (10, 1, 0.457), (10, 8, 0.818)):
+        usual = point(layout, cluster="2x2xH200", model=GPT2, micro_batch=16, grad_accum=grad_accum, seq_len=1024)
+        columns = changed(usual, inter_bandwidth=gbps * GBPS, group_bandwidth=gbps * GBPS)
+        assert _single(step_time(columns).total_s) == pytest.approx(measured_s, rel=0.15), (gbps, grad_accum)

@@ -13,6 +13,7 @@ from platform.cost_model.compute import matmul_s
 from platform.cost_model.hardware import find_device
 from platform.cost_model.layer_time import layer_seconds
 from platform.cost_model.predict import predict
+from platform.cost_model.stack_columns import BLIND_SIGMA, stack_costs
 from platform.validate.published_run import interpret
 from tests.cost_model.points import GPT2, fsdp, point, printed_row
 from trainers.spec.layout import Layout
@@ -184,15 +185,41 @@ def test_a_host_that_was_never_measured_widens_intervals_where_it_sets_the_pace(
     assert more("1") > 1.5 > 1.05 > more("32")
 
 
-def test_of_other_stacks_numbers_the_median_counts() -> None:
-    values = sorted(
-        stack["sigma"]["value"]
-        for name, stack in stacks.table()["stacks"].items()
-        if "sigma" in stack and name != "megatron-core"
-    )
-    with stacks.without("nvidia_dgxc_benchmarking.csv"):
-        assert stacks.fact("megatron-core", "sigma", -1.0) == pytest.approx((values[1] + values[2]) / 2)
-    assert len(values) == 4 and values[-1] > 2 * values[-2], "one is far off"
+@pytest.mark.parametrize(
+    ("software", "table"),
+    [
+        ("megatron-lm", "megatron_lm.csv"),
+        ("megatron-lm", "bigscience.csv"),
+        ("megatron-deepspeed", "vtrain_part.csv"),
+        ("megatron-core", "nvidia_dgxc_benchmarking.csv"),
+        ("nemo", "nvidia_dgxc_benchmarking.csv"),
+        ("nanotron", "nanotron_h100_3b.csv"),
+        ("llm-foundry", LLM_FOUNDRY),
+        ("torchtitan-2024", "published_bf16.csv"),
+        ("torchtitan", "published_fp8.csv"),
+        ("fms-fsdp", "published_bf16.csv"),
+        ("aleph-alpha", "aleph_alpha_30b.csv"),
+    ],
+)
+def test_without_its_table_a_software_has_the_deviation_of_one_without_a_run(software: str, table: str) -> None:
+    assert stack_costs(software)["stack_sigma"] < BLIND_SIGMA and table in stacks.tables_of(software)
+    with stacks.without(table):
+        assert stack_costs(software)["stack_sigma"] == BLIND_SIGMA
+
+
+def test_of_other_stacks_numbers_the_median_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    named = {name: dict(facts) for name, facts in stacks.table()["stacks"].items()}
+    for name, value, tables in (
+        ("nanotron", 1.0, ["a.csv"]),
+        ("litgpt", 2.0, []),
+        ("other", 4.0, []),
+        ("xtuner", 9.0, []),
+    ):
+        named[name]["host_skew_s"] = {"value": value, "tables": tables, "source": "test"}
+    del named["megatron-lm"]["host_skew_s"]
+    monkeypatch.setattr(stacks, "table", lambda: {"stacks": named})
+    with stacks.without("a.csv"):
+        assert stacks.fact("nanotron", "host_skew_s", -1.0) == 4.0, "not the mean, 5"
 
 
 def test_a_row_states_its_kernel_where_the_software_has_none_of_its_own() -> None:

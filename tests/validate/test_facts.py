@@ -74,6 +74,60 @@ def test_words_that_deny_say_nothing(words: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "column", "meant"),
+    [
+        ("full checkpointing no offload", "checkpoint_inputs", ""),
+        ("activation offload: no", "checkpoint_inputs", ""),
+        ("activation offload=0", "checkpoint_inputs", ""),
+        ("no activation offloading", "checkpoint_inputs", ""),
+        ("without activation checkpoint offload", "checkpoint_inputs", ""),
+        ("activation checkpointing and offload_optimizer", "checkpoint_inputs", ""),
+        ("checkpointing without offload", "checkpoint_inputs", ""),
+        ("activation offload", "checkpoint_inputs", "host"),
+        ("activation checkpointing with offload", "checkpoint_inputs", "host"),
+        ("checkpoint cpu offloading", "checkpoint_inputs", "host"),
+        ("offloads the activations", "checkpoint_inputs", "host"),
+        ("activation checkpointing and offload_optimizer", "offload", "optimizer"),
+        ("overlap_grad_reduce on tp overlap off", "dp_overlap", "yes"),
+        ("overlap_grad_reduce=0", "dp_overlap", "no"),
+        ("overlap_grad_reduce=1, overlap_p2p=0", "dp_overlap", "yes"),
+        ("--overlap-grad-reduce not set", "dp_overlap", "no"),
+        ("overlap grad reduce is off", "dp_overlap", "no"),
+        ("overlap_param_gather: none", "dp_overlap", "no"),
+        ("overlap all-reduce: disabled", "dp_overlap", "no"),
+        ("without overlap", "dp_overlap", "no"),
+        ("overlap_grad_reduce", "dp_overlap", "yes"),
+        ("overlap of gradient reduction", "dp_overlap", "yes"),
+    ],
+)
+def test_words_state_what_they_stand_beside(words: str, column: str, meant: str) -> None:
+    assert normalized({**PRINTED_ROW, "notes": words}).get(column, "") == meant
+
+
+@pytest.mark.parametrize(
+    ("words", "software"),
+    [
+        ("Megatron-DeepSpeed, 2023", "megatron-deepspeed"),
+        ("A100 Tensor Core GPUs, 2024", "other"),
+        ("torchtitan on H100 Tensor Core GPUs, 2024", "torchtitan"),
+        ("llm-foundry, as in MLPerf", "llm-foundry"),
+        ("MLPerf training", "nemo"),
+        ("Megatron-LM on DGX Cloud", "megatron-lm"),
+        ("Megatron-Core, 2024", "megatron-core-2024"),
+        ("Megatron-LM README 2024", "megatron-core-2024"),
+        ("FlagScale", "megatron-core-2024"),
+        ("NeMo 25.02 on DGX Cloud", "nemo"),
+        ("vTrain measured data", "vtrain"),
+        ("BigScience", "bigscience"),
+        ("Aleph Alpha", "aleph-alpha"),
+        ("KempnerForge, after torchtitan", "kempnerforge"),
+    ],
+)
+def test_a_study_is_found_by_the_software_of_its_words(words: str, software: str) -> None:
+    assert normalized({**PRINTED_ROW, "software": "", "source": words, "notes": ""})["software"] == software
+
+
+@pytest.mark.parametrize(
     ("column", "word"),
     [
         ("offload", "half"),

@@ -48,6 +48,12 @@ def test_a_row_that_states_all_has_no_readings() -> None:
     assert not run_of(vp="1", source="NeMo 25.02").readings  # its recipes are known to overlap
 
 
+def test_a_stated_schedule_decides_whether_a_pipeline_is_interleaved() -> None:
+    stages = {word: run_of(schedule=word).values["virtual"] for word in ("", "interleaved", "1f1b")}
+    assert stages == {"": 12, "interleaved": 12, "1f1b": 1}
+    assert run_of(source="NeMo 25.02", schedule="1f1b").values["virtual"] == 1
+
+
 def test_recomputation_that_is_not_stated_is_averaged_by_the_chance_of_fitting() -> None:
     assert recomputation_chances(80.0, [1.0, 1.0, 1.0]) == pytest.approx([1.0, 0.0, 0.0])
     assert recomputation_chances(80.0, [800.0, 800.0, 1.0]) == pytest.approx([0.0, 0.0, 1.0])

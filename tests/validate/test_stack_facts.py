@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from platform.cost_model.columns import Columns, from_rows
+from platform.cost_model.engines import megatron
 from platform.cost_model.engines.exchange import slowdown
 from platform.cost_model.links import Ring
 from platform.cost_model.predict import predict
@@ -12,6 +13,7 @@ from platform.validate.evaluation import score_table
 from platform.validate.facts import normalized
 from platform.validate.metrics import disturbed
 from platform.validate.published_run import PublishedRun, interpret
+from tests.cost_model.points import changed
 from tests.validate.test_readings import NEMO
 
 
@@ -54,6 +56,12 @@ def test_hidden_exchanges_between_nodes_slow_compute_less_than_those_inside() ->
     assert float(inside[0]) == pytest.approx(0.35) and 16 / 132 < float(between[0]) < 0.2
 
 
+@pytest.mark.parametrize("units", [1.0, 40.0])
+def test_a_device_of_few_units_loses_no_more_to_a_collective_than_others(units: float) -> None:
+    c = changed(columns_of(), units=units)
+    assert float(slowdown(c, Ring.of(c, np.asarray(8.0), stride=1))[0]) == pytest.approx(0.35)
+
+
 def test_owners_that_broadcast_their_parts_cost_by_ranks_and_fewer_owners_less() -> None:
     internevo = {"software": "internevo"}
     all_own, eight_own = (data_s(**wide(1024, **internevo, zero_group=group)) for group in ("1024", "8"))
@@ -61,6 +69,25 @@ def test_owners_that_broadcast_their_parts_cost_by_ranks_and_fewer_owners_less()
     assert all_own > 3 * eight_own and all_own > 2 * gathered
     # Twice as many owners: twice as many messages over twice as many hops.
     assert all_own > 2.5 * data_s(**wide(512, **internevo, zero_group="512"))
+
+
+def test_buckets_of_a_stated_size_do_not_grow_with_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def exposed_s(software: str) -> tuple[float, float]:
+        row = wide(1024, software=software, dp_overlap="yes", node_gbps="100", zero_group="8")
+        usual = data_s(**row)
+        with monkeypatch.context() as patch:
+            patch.setattr(megatron, "BUCKET_PARAMETERS", 1e4)
+            return usual, data_s(**row)
+
+    usual, small = exposed_s("internevo")
+    assert usual == small
+    usual, small = exposed_s("megatron-core")
+    assert usual != small
+
+
+def test_a_stated_type_of_gradients_sets_their_bytes() -> None:
+    stated = {word: run_of(gradient_precision=word).values["gradient_bytes"] for word in ("bf16", "fp16", "fp32")}
+    assert stated == {"bf16": 2, "fp16": 2, "fp32": 4}
 
 
 def test_a_stated_kernel_wins_over_the_stack_s_own() -> None:
@@ -120,3 +147,22 @@ def test_rows_whose_twin_of_another_stage_is_far_slower_are_no_part_of_regret() 
         for (stage, seconds), batch in zip(rows, batches, strict=True)
     ]
     assert disturbed(score_table(runs), range(4)) == {0, 1}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pp": "2", "dp": "4", "grad_accum": "16", "vp": "2"},
+        {"grad_sync": "every"},
+        {"activation_ckpt": "full", "checkpoint_blocks": "4"},
+        {"compression": "powersgd_4"},
+        {"strategy": "ddp"},
+    ],
+)
+def test_rows_that_differ_in_more_than_the_stage_or_not_in_it_are_no_twins(changes: dict[str, str]) -> None:
+    usual = {name: value for name, value in changes.items() if name in ("pp", "dp", "grad_accum", "activation_ckpt")}
+    first = run_of(**usual, strategy="ddp", iter_time_s="3")
+    second = run_of(**{**usual, "strategy": "zero1", "iter_time_s": "9", **changes})
+    twin = run_of(**usual, strategy="zero1", iter_time_s="9")
+    assert disturbed(score_table([first, twin]), range(2)) == {0, 1}
+    assert not disturbed(score_table([first, second]), range(2))

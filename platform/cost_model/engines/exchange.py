@@ -59,10 +59,11 @@ def slowdown(c: Columns, ring: Ring) -> Array:
     """Returns the share of a hidden collective's seconds by which it slows the compute beside it: its channels' units
     are lost, and its memory traffic grows with the bytes per second that it moves.
 
-    `OVERLAP_SLOWDOWN` was measured on the links inside a node; between nodes less moves in a second.
+    `OVERLAP_SLOWDOWN` was measured on the links inside a node, where it is of both; between nodes less moves in a
+    second. A device of few units, such as a core, loses no more to a collective than that.
     """
-    units = RING_UNITS / np.maximum(c.units, RING_UNITS)
-    traffic = np.maximum(OVERLAP_SLOWDOWN - units, 0.0)
+    units = np.minimum(RING_UNITS / c.units, OVERLAP_SLOWDOWN)
+    traffic = OVERLAP_SLOWDOWN - units
     return units + traffic * np.minimum(ring.bandwidth / ring.intra_bandwidth, 1.0)
 
 
@@ -123,15 +124,17 @@ def units_s(
     across = Ring.of(c, c.ranks(SHARING) / c.shard, stride=stride * c.shard)
     num_units = load.blocks / per_layer
     talk = num_units * (gathers * gather + gathers_again * second + reductions * scatter)
-    # Replicas of shards reduce on links and a stream of their own (torch/distributed/fsdp, `all_reduce_stream`).
-    apart = num_units * reductions * across.all_reduce_s(reduced * c.gradient_bytes / c.shard)
+    # Replicas of shards reduce on links and a stream of their own, for which the end of a backward pass waits
+    # (torch/distributed/fsdp, `all_reduce_stream`, `finalize_backward`): the last unit's has nothing beside it.
+    replicas = across.all_reduce_s(reduced * c.gradient_bytes / c.shard)
+    beside = np.minimum(np.maximum(num_units - 1, 0.0) * replicas, load.backward)
     trained_outside = np.where(c.adapter_rank > 0, 0.0, outside) if c.has_adapters else outside
     gathered = 2 * c.compute_bytes * outside + c.gradient_bytes * trained_outside
     ends = gathered / unit.bandwidth * (c.shard - 1) / c.shard
     ends = ends + across.all_reduce_s(trained_outside * c.gradient_bytes / c.shard)
     near_share, far_share = (1 - slowdown(c, ring) if hidden is None else hidden for ring in (unit, across))
-    apart = apart - np.minimum(apart, load.slot) * far_share
-    exposed = talk - np.minimum(talk, load.slot) * near_share + apart + gather + scatter
+    apart = num_units * replicas - beside * far_share
+    exposed = talk - np.minimum(talk, load.slot) * near_share + reductions * apart + gather + scatter
     return c.grad_accum * exposed + ends
 
 

@@ -104,10 +104,11 @@ class Megatron(EngineCosts):
 
 def _buckets(c: Columns, owned: Array) -> Buckets:
     """Returns the buckets of gradients. Those that overlap with compute grow with the ranks, so that latency does not
-    dominate.
+    dominate, unless their size is stated.
     """
     largest = np.maximum(c.bucket_bytes, BUCKET_PARAMETERS * c.ranks(SHARING) * c.gradient_bytes)
-    size = np.where(c.software.overlaps_reduction > 0, largest, c.bucket_bytes)
+    grows = (c.software.overlaps_reduction > 0) & (c.software.fixed_buckets == 0)
+    size = np.where(grows, largest, c.bucket_bytes)
     return Buckets.of(dataclasses.replace(c, bucket_bytes=size), owned)
 
 
