@@ -182,7 +182,7 @@ def test_a_host_that_was_never_measured_widens_intervals_where_it_sets_the_pace(
         return float(sigma[0] / sigma[1])
 
     assert values("1")["host_sigma"] == 0
-    assert more("1") > 1.5 > 1.05 > more("32")
+    assert more("1") > 1.3 > 1.05 > more("32")  # beside the deviation of software without a run
 
 
 @pytest.mark.parametrize(
@@ -230,5 +230,5 @@ def test_a_row_states_its_kernel_where_the_software_has_none_of_its_own() -> Non
         return values["flash"], values["flash_flops"] / find_device(gpu).flash_share
 
     (old, a100), (new, _) = flash("flash1", "A100-SXM4-80GB"), flash("flash2", "A100-SXM4-80GB")
-    assert old == new == 1 and a100 == pytest.approx(0.75 * 312e12)
+    assert old == 1 and new == pytest.approx(1 / 0.75) and a100 == pytest.approx(0.75 * 312e12)
     assert [flash(kernel, "H100-SXM-80GB")[0] for kernel in ("flash1", "flash2")] == [0.6, 1.0]

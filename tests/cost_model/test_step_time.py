@@ -339,11 +339,11 @@ def test_zero_3_fetches_ahead_today_and_gradients_go_over_context_parallel_ranks
 
 
 def test_llama_405b_on_the_stack_that_trained_it() -> None:
-    """Compares step times of Llama 3 405B on 8,192 and 16,384 H100 with the paper's table, within 8 %. With sequences
+    """Compares step times of Llama 3 405B on 8,192 and 16,384 H100 with the paper's table, within 10 %. With sequences
     of 131,072 tokens over 16 context-parallel ranks the predicted step is a seventh too short.
     """
     runs = [interpret(row) for row in read_rows(TABLES / "published_bf16.csv") if row["model"] == "llama3-405b"]
     predicted = [float(step_time(from_rows([run.values])).total_s[0]) for run in runs]
     assert [run.values["cp"] for run in runs] == [1, 1, 16]
-    for run, seconds, allowed in zip(runs, predicted, (0.08, 0.08, 0.2), strict=True):
+    for run, seconds, allowed in zip(runs, predicted, (0.1, 0.1, 0.2), strict=True):
         assert run.step_time_s == pytest.approx(seconds, rel=allowed)
