@@ -162,9 +162,9 @@ def _software(row: Row, text: str) -> str:
         return next((stack for name, words, stack in STUDIES if name == stated and re.search(words, text)), stated)
     if "bigscience" in text and row["strategy"] == "ddp" and ("megatron-lm" in text or "ds=n" in text):
         return "megatron-lm"  # the runs with Megatron-LM alone or DeepSpeed off
-    found = _match(text, _SOFTWARE)
-    studies = (study for study in STUDIES if found == "other" or study[0] in (found, "other"))
-    return next((stack for _, words, stack in studies if re.search(words, text)), found)
+    named = _match(text, _SOFTWARE)
+    studies = (study for study in STUDIES if named == "other" or study[0] in (named, "other"))
+    return next((stack for _, words, stack in studies if re.search(words, text)), named)
 
 
 def _is_eager(row: Row, text: str) -> bool:

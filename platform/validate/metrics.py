@@ -9,9 +9,10 @@ import numpy as np
 from platform.cost_model.columns import Array, Mask
 from platform.validate.evaluation import STATED, Scored, cells_of
 from platform.validate.row_software import STAGES
+from trainers.spec.layout_axes import DATA_PARALLEL
 
 TWINS = 1.5
-_STAGE_AXES = ("engine", "zero_stage", "dp_replicate", "dp_shard")
+_STAGE_AXES = ("engine", "zero_stage", *DATA_PARALLEL)
 """Axes in which twins may differ."""
 _TWIN_COLUMNS = (*STATED, "checkpoint_blocks", "checkpoint_inputs", "compression", "regathers")
 _FIRST_STAGES = tuple(name for name, stage in STAGES.items() if stage <= 1)

@@ -46,8 +46,8 @@ def test_adapters_launch_kernels_by_whether_blocks_are_compiled() -> None:
     columns = from_points([(LORA, layout, BATCH) for layout in layouts], find_cluster("8xH200"))
     layers = 7  # query, key, value, output, gate, up and down
     assert np.ravel(launches(columns)).tolist() == [layers * LAUNCHES[kind] for kind in ("compiled", "eager")]
-    one = from_points([(LORA, DDP, BATCH)], find_cluster("8xH200"))
-    assert np.shape(launches(Columns.of({**one.arrays(), "fused": np.empty(0)}))) == (0,)
+    single = from_points([(LORA, DDP, BATCH)], find_cluster("8xH200"))
+    assert np.shape(launches(Columns.of({**single.arrays(), "fused": np.empty(0)}))) == (0,)
 
 
 @pytest.mark.parametrize("layout", [SHARDED, dataclasses.replace(SHARDED, zero_stage=2, checkpointing="full")])

@@ -62,6 +62,7 @@ AXES: Mapping[str, frozenset[str]] = {
     "platform/validate/evaluation.py": frozenset({"attention", "compile", "engine", "loss", "offload"}),
     "platform/validate/facts.py": frozenset({"attention", "compile", "engine", "loss", "mlp", "offload", "schedule"})
     | {"experts"},
+    "platform/validate/metrics.py": frozenset({"engine", "zero_stage"}),
     "platform/validate/published.py": frozenset({"attention", "compile", "engine", "loss", "mlp"}),
     "platform/validate/published_run.py": SHARED,
     "platform/validate/readings.py": frozenset({"attention", "engine", "schedule"}),
