@@ -17,6 +17,7 @@ import numpy as np
 from platform.common.errors import InputError, one_line
 from platform.train.preparing.tokenizer import Tokenizer, loaded_tokenizer
 from trainers.data.footer import Tokens
+from trainers.spec.codec import json_object
 
 OverLong = Literal["drop", "cut"]
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -95,8 +96,7 @@ def _with_parsed_arguments(call: Any) -> Any:
     call = {key: _with_parsed_arguments(value) if key == "function" else value for key, value in call.items()}  # type: ignore[reportUnknownVariableType]
     if isinstance(text := call.get("arguments"), str):
         with contextlib.suppress(ValueError):
-            parsed = json.loads(text)
-            return {**call, "arguments": parsed} if isinstance(parsed, dict) else call
+            return {**call, "arguments": json_object(text)}
     return call  # type: ignore[reportUnknownVariableType]
 
 
