@@ -27,7 +27,8 @@ def figures(paths: Sequence[Path], name: str, value: Any) -> dict[str, tuple[flo
         InputError: there is no such constant or fact.
     """
     if value is not None:
-        _place(name)["value"] = value
+        entries, key = _place(name)
+        entries[key] = {**entries.get(key, {}), "value": value}
     from benchmarks.leave_one_table_out import runs_of  # imported after the constant is set
     from platform.validate.evaluation import score_table
     from platform.validate.metrics import scores
@@ -44,15 +45,17 @@ def figures(paths: Sequence[Path], name: str, value: Any) -> dict[str, tuple[flo
     return result
 
 
-def _place(name: str) -> dict[str, Any]:
-    """Returns the entry of a constant `MODULE.NAME`, or of a fact `stacks.SOFTWARE.FACT`."""
+def _place(name: str) -> tuple[dict[str, Any], str]:
+    """Returns the entries among which a constant `MODULE.NAME` is, or a fact `stacks.SOFTWARE.FACT`, and its key."""
     parts = name.split(".")
     try:
         if parts[0] == "stacks":
             from platform.cost_model import stacks  # imports formulas, whose constants are then read
 
-            return stacks.table()["stacks"][parts[1]].setdefault(parts[2], {})
-        return constants.table()[parts[0]][parts[1]]
+            return stacks.table()["stacks"][parts[1]], parts[2]
+        module = constants.table()[parts[0]]
+        _ = module[parts[1]]
+        return module, parts[1]
     except (KeyError, IndexError):
         raise InputError(f"{name!r} is no constant (MODULE.NAME) and no fact (stacks.SOFTWARE.FACT)") from None
 
