@@ -1,5 +1,5 @@
-"""Measures how long the page of a study takes, from the journal to the file and by the whole command, and the memory of
-that. From the checkout:
+"""Measures how long the report of a study takes and its memory, without MLflow, and its page, from the journal to the
+file. From the checkout:
 
 python -m benchmarks.report_speed --size 20000
 
@@ -33,7 +33,7 @@ def main() -> None:
         maker.start()
         maker.join()
         page = studies / "report.html"
-        command = [sys.executable, "-m", "platform.report", NAME, "--studies", folder, "--html", str(page)]
+        command = [sys.executable, "-m", "platform.report", NAME, "--studies", folder]
         began_s = time.perf_counter()
         process = subprocess.Popen([*command, "--no-mlflow"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         _, status, used = os.wait4(process.pid, 0)
