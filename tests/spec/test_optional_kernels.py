@@ -10,6 +10,7 @@ import pytest
 
 from tests.contract import cases
 from tests.spec.support_cases import CPUS, DDP, FLOAT8, GPT2, GPUS, LAYOUT, OLD, OSS, RECIPE
+from trainers.spec.cluster import Cluster
 from trainers.spec.layout import Layout
 from trainers.spec.optional_kernels import OPTIONAL, installed_values, is_installed
 from trainers.spec.recipe import Recipe

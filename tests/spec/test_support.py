@@ -97,10 +97,6 @@ def test_without_torchao_fp8_is_refused_with_how_to_install_it(monkeypatch: pyte
     assert refusal(dataclasses.replace(FLOAT8, compute_precision="bf16"), LAYOUT, GPUS) is None
 
 
-def _with(**axes: Any) -> Layout:
-    return dataclasses.replace(LAYOUT, **axes)
-
-
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_nothing_that_the_contract_runs_is_refused(monkeypatch: pytest.MonkeyPatch, world_size: int) -> None:
     monkeypatch.setattr("trainers.spec.optional_kernels.OptionalKernel.is_installed", True)
