@@ -177,7 +177,7 @@ class TestEnd:
                 backend = Backend(study, Clock())
                 monkeypatch.setattr(tune, "recorder", no_recorder)
                 monkeypatch.setattr(tune, "note_of", lambda **_: Note())
-                monkeypatch.setattr(tune, "run", lambda loop, **_: play(backend, loop))
+                monkeypatch.setattr(tune, "run", lambda loops, **_: play(backend, loops[0]))
                 monkeypatch.setattr(runs.head, "watched", lambda *shown: contextlib.nullcontext(watch(*shown)))
                 code, fault = runs.SessionRun(study, _subject(), PLACE, Budget(), began_s=time.monotonic()).run()
                 return code, fault, read(study.path)[0]
