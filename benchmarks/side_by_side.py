@@ -101,12 +101,17 @@ def play(
     rules: ConfirmationRules | None,
     max_trials: int | None = None,
     nodes_per_trial: Sequence[int] = (1,),
+    spread: float | None = None,
 ) -> Ran:
-    """Plays searches on `num_nodes` nodes at a time, each of whose trials takes one of `nodes_per_trial`."""
+    """Plays searches on `num_nodes` nodes at a time, each of whose trials takes one of `nodes_per_trial`. Nodes
+    are up to `spread` apart; None: as far as two studies of a point.
+    """
     chance, drawn = random.Random(seed), ratios()
     of_nodes = [ratio for ratio in drawn if abs(ratio - 1) <= ALIKE]
     nodes = {f"id{number}": f"10.0.{number // 250}.{number % 250}" for number in range(num_nodes)}
-    factors = {node: chance.choice(of_nodes) for node in nodes}
+    factors = {
+        node: chance.choice(of_nodes) if spread is None else chance.uniform(1 - spread, 1 + spread) for node in nodes
+    }
     played, clock = Played(on), _Clock()
     columns = None if on.plan.columns is None or searcher == "sweep" else on.plan.columns
     driver_s, slowest_s = 0.0, 0.0
@@ -170,7 +175,9 @@ def play(
                 precision = job.recipe.compute_precision
                 record(
                     loop.study.journal,
-                    Peak(device="NVIDIA H200", precision=precision, tflops=680.0, nodes=addresses[:1]),
+                    Peak(
+                        device="NVIDIA H200", precision=precision, tflops=680.0 * factors[where[0]], nodes=addresses[:1]
+                    ),
                 )
             for batch in job.rungs:
                 record(loop.study.journal, RungStart(trial_id=job.trial_id, batch=batch, deadline_s=60.0))
@@ -223,6 +230,12 @@ class _Clock:
         return self.now_s
 
 
+def in_turn(runs: Sequence[Ran]) -> Ran:
+    """Returns searches one after another as one."""
+    total = {field.name: sum(getattr(run, field.name) for run in runs) for field in dataclasses.fields(Ran)}
+    return Ran(**total | {"regret": total["regret"] / len(runs), "slowest_s": max(run.slowest_s for run in runs)})
+
+
 def of_one_rung(candidates: Sequence[Candidate], count: int, seed: int) -> list[Candidate]:
     """Returns `count` candidates of one rung each, drawn from those given."""
     chance = random.Random(seed)
@@ -266,6 +279,23 @@ def main() -> None:
                 for seed in range(options.seeds)
             ]  # fmt: skip
             show(name, lanes, runs)
+    for spread in (0.05, 0.1):
+        runs = [
+            play(of_one_rung(everything, options.swept, seed), on, searcher="sweep", num_nodes=NODES, seed=seed,
+                 rules=ConfirmationRules(), spread=spread)
+            for seed in range(options.seeds)
+        ]  # fmt: skip
+        show(f"nodes {spread:.0%} off", NODES, runs)
+    for name, parts in (("8,4,2,1 nodes in turn", [(8,), (4,), (2,), (1,)]), ("8,4,2,1 nodes at once", [(8, 4, 2, 1)])):
+        runs = [
+            in_turn([
+                play(of_one_rung(everything, 64, seed), on, searcher="sweep", num_nodes=8, seed=seed,
+                     rules=ConfirmationRules(), nodes_per_trial=part)
+                for part in parts
+            ])
+            for seed in range(options.seeds)
+        ]  # fmt: skip
+        show(name, 8, runs)
     for lanes in (1, 8):
         runs = [
             play(everything, on, searcher="guided", num_nodes=lanes, seed=seed, rules=None, max_trials=32)

@@ -1,4 +1,8 @@
-"""One more run of a point that was measured, on each node where none of it ran: it shows how nodes differ."""
+"""One more run of a measured point on each node of a cluster whose nodes are unlike: it shows how they differ.
+
+Each node measures its matmul peak in its first trial, at no cost. Where peaks are alike, references would cost a trial
+a node and change no choice: from run to run figures differ as much (`python -m benchmarks.side_by_side`).
+"""
 
 import math
 from collections import Counter
@@ -9,6 +13,8 @@ from platform.study.history import History
 from search_spaces.candidate import Candidate
 from trainers.records.measurement import Measurement, Outcome
 
+UNLIKE = 0.05
+"""Share by which the fastest node's matmul peak is above the slowest one's in a cluster of unlike nodes."""
 WORTH = 2
 """Times that all nodes must still be filled by the search before references are worth their time."""
 
@@ -28,7 +34,7 @@ class References:
         The point is the first that ran well.
         """
         place = frozenset(nodes)
-        if num_lanes < 2 or not place or self._begun[place]:
+        if num_lanes < 2 or not place or self._begun[place] or not _are_unlike(history):
             return None
         if num_left < WORTH * num_lanes and not history.paced:
             return None
@@ -40,6 +46,13 @@ class References:
             recipe=point.recipe, layout=point.layout, micro_batches=(point.batch.micro_batch,), refine=False
         )
         return ExplorationTrial(candidate=candidate, rungs=(point.batch,), paces=True)
+
+
+def _are_unlike(history: History) -> bool:
+    """Returns whether nodes' matmul peaks differ. CPUs' do, by what else runs there."""
+    on_gpus = history.header is not None and history.header.cluster.device_kind == "cuda"
+    peaks = [peak.tflops for peak in history.peaks if peak.precision == history.peaks[0].precision] if on_gpus else []
+    return bool(peaks) and max(peaks) > (1 + UNLIKE) * min(peaks)
 
 
 def _first(history: History) -> Measurement | None:

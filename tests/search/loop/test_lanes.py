@@ -376,20 +376,3 @@ def test_the_same_points_are_measured_and_the_same_wins_in_one_lane_and_in_four(
         best.append(winner([m for m in measurements if m.recipe == RECIPE]))
         study.journal.write_text(study.journal.read_text().splitlines(keepends=True)[0])
     assert points[0] == points[1] and best[0] and best[1] and best[0].id == best[1].id
-
-
-def test_each_node_runs_the_reference_point_once_where_the_search_goes_on_for_a_while(
-    make: Make, backend: Backend, clock: Clock, study: Study
-) -> None:
-    def play(job: Job, batch: BatchPoint) -> Measurement:
-        return dataclasses.replace(fast(job, batch), addresses=tuple(nodes(4)[node] for node in job.nodes))
-
-    backend.play = play
-    lanes = Lanes(lambda: nodes(4))
-    jobs = Playing(backend, clock, of_random_length(random.Random(3))).run(make(MANY, lanes=lanes))
-    of_reference = [job for job in jobs if job.paces]
-    assert sorted(job.nodes for job in of_reference) == sorted({job.nodes for job in of_reference})
-    assert len(of_reference) == 3 and len({(job.recipe.id, job.layout.id, job.rungs) for job in of_reference}) == 1
-    history = history_of(study)
-    assert not any(history.missing(candidate) for candidate in MANY)
-    assert {run.addresses for run in history.paced} == {(nodes(4)[node],) for job in of_reference for node in job.nodes}
