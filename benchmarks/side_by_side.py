@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
 from benchmarks.large_study import PLACE, Played, subject
@@ -232,7 +233,8 @@ class _Clock:
 
 def in_turn(runs: Sequence[Ran]) -> Ran:
     """Returns searches one after another as one."""
-    total = {field.name: sum(getattr(run, field.name) for run in runs) for field in dataclasses.fields(Ran)}
+    names = (field.name for field in dataclasses.fields(Ran))
+    total: dict[str, Any] = {name: sum(getattr(run, name) for run in runs) for name in names}
     return Ran(**total | {"regret": total["regret"] / len(runs), "slowest_s": max(run.slowest_s for run in runs)})
 
 

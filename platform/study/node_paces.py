@@ -26,9 +26,9 @@ def paces_of(references: Iterable[Measurement]) -> Paces:
     node have too. Empty for fewer than three nodes.
     """
     logs = {
-        frozenset(run.addresses): math.log(run.tokens_per_s)
+        frozenset(run.addresses): math.log(run.tokens_per_s or 0.0)
         for run in references
-        if run.addresses and run.outcome is Outcome.OK and run.tokens_per_s and math.isfinite(run.tokens_per_s)
+        if run.addresses and run.outcome is Outcome.OK and 0 < (run.tokens_per_s or 0.0) < math.inf
     }
     if len(logs) < 3:
         return UNKNOWN

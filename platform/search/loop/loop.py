@@ -164,13 +164,16 @@ class SearchLoop:
             if not running:
                 self._log.write()
             return None
-        is_final = isinstance(trial, ConfirmationTrial)
-        nodes = place(is_alone=is_final or trial.is_alone, at=self._nodes_of_round(trial) if is_final else ())
+        if isinstance(trial, ConfirmationTrial):
+            nodes = place(is_alone=True, at=self._nodes_of_round(trial))
+            is_alone = math.isfinite(self.spending.gpu_left_s())
+        else:
+            nodes, is_alone = place(is_alone=trial.is_alone), trial.is_alone
         if nodes is None:
             self.state, self._waits = before, bool(running or others)
             return None
-        if not is_final and not trial.is_alone and self.lanes.trials_per_node == 1:
-            trial = self._reference(nodes.values()) or trial
+        if isinstance(trial, ExplorationTrial) and not is_alone and self.lanes.trials_per_node == 1:
+            trial = self._reference(nodes.values(), trial.leave_s) or trial
         job = self._job(trial, nodes)
         start = TrialStart(
             trial_id=job.trial_id,
@@ -185,7 +188,7 @@ class SearchLoop:
             beside=(*running, *others),
         )
         self._log.record(start)
-        self._begin(job, start, is_alone=math.isfinite(self.spending.gpu_left_s()) if is_final else trial.is_alone)
+        self._begin(job, start, is_alone=is_alone)
         is_of_search = not start.is_final and not job.paces
         if isinstance(trial, ExplorationTrial) and is_of_search:
             self._search.begin(trial)
@@ -200,10 +203,11 @@ class SearchLoop:
                 trial.meet(other, self.id_in(loop, job), loop.id_in(self, other.job))
         self._running[job.trial_id] = trial
 
-    def _reference(self, nodes: Collection[str]) -> ExplorationTrial | None:
+    def _reference(self, nodes: Collection[str], leave_s: float) -> ExplorationTrial | None:
         """Returns the run of the reference point that is due on the nodes at these addresses."""
         num_left = self._num_layouts - len({start.key for start in self.history.trials})
-        return self._references.due(self.history, nodes, num_left=num_left, num_lanes=self.num_lanes)
+        due = self._references.due(self.history, nodes, num_left=num_left, num_lanes=self.num_lanes)
+        return due and dataclasses.replace(due, leave_s=leave_s)
 
     def id_in(self, other: "SearchLoop", job: Job) -> str:
         """Returns the id of a trial of this search in the records of another one, or its own."""

@@ -109,10 +109,11 @@ def search_together(
         for label, (options, others) in labelled.items():
             opening = stack.enter_context(opened(options))
             stack.enter_context(opening.copying())
-            assert opening.study is not None, "a dry run has no trials"
-            preflight.check(handle.nodes, opening.study.path)
+            study = opening.study
+            assert study is not None, "a dry run has no trials"
+            preflight.check(handle.nodes, study.path)
             opening = first_run.with_learned_length(opening, handle)
-            usable = usable or UsableNodes(handle, opening.study.path)
+            usable = usable or UsableNodes(handle, study.path)
             setup = _setup(opening, handle)
             budget = budget_of(opening.options, setup.space)
             several.append(

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 from collections.abc import Generator, Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -94,5 +95,5 @@ def test_under_a_limit_of_time_as_many_share_the_cluster_as_have_final_runs_at_a
         count: SimpleNamespace(cluster=SimpleNamespace(num_devices=count), space=SimpleNamespace(time_budget_s=None))
         for count in (1, 2, 16)
     }
-    options = SearchOptions(side_by_side=mode, time_budget_s=time_s)
+    options = SearchOptions(studies=Path("studies"), side_by_side=mode, time_budget_s=time_s)
     assert parts_of(cast(Any, setups), handle, options) == parts
