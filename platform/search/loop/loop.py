@@ -151,7 +151,7 @@ class SearchLoop:
         any when the session is over (`ended_reason` states why).
         """
         running, others, before = self.running, self._others(), self.state
-        if self._waits or any(trial.is_alone for trial in self._running.values()):
+        if self._waits or self.state.is_terminal or any(trial.is_alone for trial in self._running.values()):
             return None
         place = functools.partial(
             self.lanes.place, running.values(), self._avoided, others=others.values() if self.beside else None
@@ -205,8 +205,7 @@ class SearchLoop:
 
     def _reference(self, nodes: Collection[str], leave_s: float) -> ExplorationTrial | None:
         """Returns the run of the reference point that is due on the nodes at these addresses."""
-        num_left = self._num_layouts - len({start.key for start in self.history.trials})
-        due = self._references.due(self.history, nodes, num_left=num_left, num_lanes=self.num_lanes)
+        due = self._references.due(self.history, nodes, num_layouts=self._num_layouts, num_lanes=self.num_lanes)
         return due and dataclasses.replace(due, leave_s=leave_s)
 
     def id_in(self, other: "SearchLoop", job: Job) -> str:
@@ -322,10 +321,10 @@ class SearchLoop:
         ended = self._running.pop(trial_id)
         for loop in (self, *self.beside):
             loop._waits = False
+            loop.lanes.lose(lost_nodes)
         job, start = ended.job, ended.start
         key = start.key
         wall_s, gpu_s = self.spending.end(trial_id)
-        self.lanes.lose(lost_nodes)
         self._log.refresh()
         trial_measurements = [m for m in self.history.measured(key, job.repeat) if m.trial_id == job.trial_id]
         end = policy.end_of(

@@ -26,16 +26,17 @@ class References:
         self._begun: Counter[frozenset[str]] = Counter()
 
     def due(
-        self, history: History, nodes: Collection[str], *, num_left: int, num_lanes: int
+        self, history: History, nodes: Collection[str], *, num_layouts: int, num_lanes: int
     ) -> ExplorationTrial | None:
         """Returns the run of the reference point on the nodes at these addresses, where one is missing and the search
-        goes on for a while: it has `num_left` layouts to try, and `num_lanes` of them run at a time.
+        goes on for a while: it has `num_layouts`, and `num_lanes` of them run at a time.
 
         The point is the first that ran well.
         """
         place = frozenset(nodes)
         if num_lanes < 2 or not place or self._begun[place] or not _are_unlike(history):
             return None
+        num_left = num_layouts - len({start.key for start in history.trials})
         if num_left < WORTH * num_lanes and not history.paced:
             return None
         point = history.paced[0] if history.paced else _first(history)

@@ -18,9 +18,10 @@ class Together:
         """Returns the next trial with its search; None where none may begin beside those that run, and without any when
         all are over.
 
-        The search that holds the fewest nodes is asked first, of several the one that held them for the shortest time,
-        then the one of the largest trials. Where it finds no room and none of its trials runs, the others wait with it
-        until there is: small trials would take each node as it becomes free.
+        The search of the largest trials is asked first, and smaller ones fill what it leaves: its nodes become free
+        together. Under a limit of time, which all must keep to, it is the one that holds the fewest nodes, of several
+        the one that held them for the shortest time. Where it finds no room and none of its trials runs, the others
+        wait with it until there is: small trials would take each node as it becomes free.
         """
         for loop in sorted(self.loops, key=_turn):
             if (job := loop.next_job()) is not None:
@@ -35,7 +36,9 @@ class Together:
         return sum(loop.num_lanes for loop in self.loops)
 
 
-def _turn(loop: SearchLoop) -> tuple[float, float, int]:
-    devices, of_trial = loop.spending.num_devices, loop.lanes.nodes_per_trial * loop.lanes.share
+def _turn(loop: SearchLoop) -> tuple[float, float, float]:
+    of_trial = loop.lanes.nodes_per_trial * loop.lanes.share
+    if loop.spending.budget.time_s is None:
+        return 0.0, 0.0, -of_trial
     held = sum(len(job.nodes) * job.node_share for job in loop.running.values())
-    return held, loop.spending.gpu_s / devices * of_trial, -devices
+    return held, of_trial * loop.spending.gpu_s / loop.spending.num_devices, -of_trial

@@ -30,19 +30,19 @@ def ran(node: int, micro_batch: int) -> Measurement:
 
 def test_each_of_unlike_nodes_runs_the_first_point_that_ran_once() -> None:
     history, references = history_on(700.0, 690.0, 600.0), References()
-    assert references.due(history, ["n0"], num_left=90, num_lanes=3) is None, "it ran there"
+    assert references.due(history, ["n0"], num_layouts=90, num_lanes=3) is None, "it ran there"
     for node in ("n1", "n2"):
-        due = references.due(history, [node], num_left=90, num_lanes=3)
+        due = references.due(history, [node], num_layouts=90, num_lanes=3)
         assert due is not None and due.paces and [point.micro_batch for point in due.rungs] == [1]
-        assert references.due(history, [node], num_left=90, num_lanes=3) is None, "once"
+        assert references.due(history, [node], num_layouts=90, num_lanes=3) is None, "once"
     history.extend([Paced(at=now(), measurement=ran(1, 1))])
-    assert References().due(history, ["n1"], num_left=90, num_lanes=3) is None, "in an earlier session"
-    assert References().due(history, ["n2"], num_left=0, num_lanes=3) is not None, "begun is begun"
+    assert References().due(history, ["n1"], num_layouts=90, num_lanes=3) is None, "in an earlier session"
+    assert References().due(history, ["n2"], num_layouts=3, num_lanes=3) is not None, "begun is begun"
     assert [run.addresses for run in history.paced] == [("n1",)] and len(history.measurements) == 3
 
 
 @pytest.mark.parametrize(
-    ("history", "num_left", "num_lanes"),
+    ("history", "num_layouts", "num_lanes"),
     [
         (history_on(700.0, 690.0), 90, 2),
         (history_on(700.0, 500.0), 3, 2),
@@ -52,6 +52,6 @@ def test_each_of_unlike_nodes_runs_the_first_point_that_ran_once() -> None:
     ],
 )
 def test_nothing_is_paid_where_nodes_are_alike_or_little_is_left(
-    history: History, num_left: int, num_lanes: int
+    history: History, num_layouts: int, num_lanes: int
 ) -> None:
-    assert References().due(history, ["n1"], num_left=num_left, num_lanes=num_lanes) is None
+    assert References().due(history, ["n1"], num_layouts=num_layouts, num_lanes=num_lanes) is None

@@ -28,7 +28,9 @@ RULES = ConfirmationRules(repeats=2, finalists=2, gate=GateSize(steps=2, sequenc
 class Cluster:
     """Searches whose trials take `per_trial` nodes each, or a share of one, on `count` nodes."""
 
-    def __init__(self, folder: Path, count: int, per_trial: list[int], per_node: int = 1) -> None:
+    def __init__(
+        self, folder: Path, count: int, per_trial: list[int], per_node: int = 1, time_s: float | None = None
+    ) -> None:
         self.clock, self.present = Clock(), nodes(count)
         self.studies = [Study.create(folder, f"made-up-{number}") for number in range(len(per_trial))]
         self.loops: list[SearchLoop] = []
@@ -44,7 +46,7 @@ class Cluster:
             self.loops.append(
                 SearchLoop(
                     study=study, candidates=within, searcher=searchers.create("sweep", Problem(candidates=within)),
-                    budget=Budget(), settings=settings, clock=self.clock,
+                    budget=Budget(time_s=time_s), settings=settings, clock=self.clock,
                     lanes=Lanes(lambda: self.present, nodes_per_trial=taken, trials_per_node=per_node),
                 )
             )  # fmt: skip
@@ -88,8 +90,6 @@ def test_searches_of_any_size_share_the_nodes_and_all_of_them_come_to_their_end(
         history = history_of(loop.study)
         assert loop.state.is_terminal and not loop.left_out
         assert not any(history.missing(candidate) for candidate in loop._search._candidates.values())  # pyright: ignore[reportPrivateUsage]
-    firsts = [next(number for number, (loop, _) in enumerate(cluster.begun) if loop is one) for one in cluster.loops]
-    assert max(firsts) < len(cluster.begun) / 2, "none waits for the end of another"
 
 
 def test_small_trials_fill_what_large_ones_leave_free(folder: Path) -> None:
@@ -100,11 +100,19 @@ def test_small_trials_fill_what_large_ones_leave_free(folder: Path) -> None:
     assert cluster.together.next_job() is None
 
 
-def test_a_large_trial_gets_its_nodes_though_small_ones_would_take_each_that_becomes_free(folder: Path) -> None:
+def test_under_a_limit_of_time_each_gets_its_turns_and_large_trials_their_nodes(folder: Path) -> None:
+    cluster = Cluster(folder, 3, [2, 1], time_s=1000.0)
+    cluster.run(random.Random(1))
+    order = [loop is cluster.loops[0] for loop, _ in cluster.begun]
+    half = order[: len(order) // 2]
+    assert 1 < sum(half) < len(half) - 1, "none waits for the end of the other"
+
+
+def test_without_one_large_trials_follow_each_other_and_no_node_waits_for_them(folder: Path) -> None:
     cluster = Cluster(folder, 2, [2, 1])
     cluster.run(random.Random(1))
     order = [loop is cluster.loops[0] for loop, _ in cluster.begun]
-    assert order[0] and sum(order[: len(order) // 2]) > 1, "it gets its turns before the others are through"
+    assert order == sorted(order, reverse=True)
 
 
 def test_each_trial_says_which_ones_of_other_searches_ran_beside_it(folder: Path) -> None:
