@@ -50,10 +50,10 @@ def search(options: SearchOptions) -> int:
     begun_with = read_options(group.options)
     options_by_count = {count: _options(options, begun_with, name, count) for count in group.counts}
     requests = {count: read_request(options_by_count[count]) for count in group.counts}
-    first = requests[group.counts[0]]
+    largest = requests[group.counts[-1]]
     code, faults, gpu_s = 1, list[str](), 0.0
-    with session.connection(options, first, group.counts[-1]) as handle, interruptible():
-        handle = session.without_slow_nodes(options, first, handle)
+    with session.connection(options, largest) as handle, interruptible():
+        handle = session.without_slow_nodes(options, largest, handle)
         probe = probe_store.find(studies, handle)
         setups: dict[int, StudySetup] = {}
         for count, request in requests.items():

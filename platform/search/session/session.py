@@ -230,14 +230,12 @@ def _setup(opening: OpenStudy, handle: ClusterHandle) -> StudySetup:
 
 
 @contextmanager
-def connection(
-    options: SearchOptions, request: SearchRequest, num_devices: int | None = None
-) -> Generator[ClusterHandle]:
-    """Yields the cluster that the options name, with at least `num_devices` (default: the request's)."""
+def connection(options: SearchOptions, request: SearchRequest) -> Generator[ClusterHandle]:
+    """Yields the cluster that the options name, with at least the devices of the request."""
     with connected(
         options.address,
         cpu_workers=_cpu_workers(request),
-        num_gpus=num_devices or request.wanted_devices,
+        num_gpus=request.wanted_devices,
         wait_s=options.wait_for_gpus,
         start=not options.dry_run,
     ) as handle:
