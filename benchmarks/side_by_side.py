@@ -125,7 +125,7 @@ def play(
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         loops: list[SearchLoop] = []
-        for number, taken in enumerate(nodes_per_trial):
+        for number, num_taken in enumerate(nodes_per_trial):
             study = stack.enter_context(Study.create(folder, f"played-{number}"))
             study.record(
                 StudyHeader(
@@ -151,7 +151,7 @@ def play(
                         rules=rules,
                     ),
                     clock=clock,
-                    lanes=Lanes(lambda: nodes, nodes_per_trial=taken) if num_nodes > 1 else None,
+                    lanes=Lanes(lambda: nodes, nodes_per_trial=num_taken) if num_nodes > 1 else None,
                 )
             )
         together, running = Together(loops), list[tuple[float, int, SearchLoop, Job]]()
@@ -205,9 +205,9 @@ def play(
         def speed(recipe: Recipe, layout: Layout, batch: BatchPoint) -> float:
             return played("", recipe, layout, batch).tokens_per_s or 0.0
 
-        fastest = max(speed(one.recipe, one.layout, batch) for one in candidates for batch in one.batch_points())
+        fastest = max(speed(each.recipe, each.layout, batch) for each in candidates for batch in each.batch_points())
         best = [winner(list(loop.history.measurements), loop.history.paces) for loop in loops]
-        regrets = [1 - speed(one.recipe, one.layout, one.batch) / fastest for one in best if one]
+        regrets = [1 - speed(run.recipe, run.layout, run.batch) / fastest for run in best if run]
         histories = [loop.history for loop in loops]
         return Ran(
             num_points=sum(m.outcome is not Outcome.SKIPPED for history in histories for m in history.measurements),

@@ -68,7 +68,7 @@ class Guided(Generic[C]):
         self._place = {candidate.key: place for place, candidate in enumerate(problem.candidates)}
         heard = len(problem.candidates) + len(problem.earlier)
         self._place_elsewhere = {candidate.key: place for place, candidate in enumerate(rows[heard:], start=heard)}
-        """By key: candidates of other searches."""
+        """Places of the candidates of other searches, by key."""
         self._run = PlannedRun(problem, points)
         self._alive = np.ones(len(points), dtype=bool)
         self._alive[points.owner >= heard] = False

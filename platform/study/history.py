@@ -195,12 +195,12 @@ class History:
 
     @property
     def paces(self) -> Paces:
-        """How fast nodes are beside each other, by the reference point."""
+        """The paces of nodes by the reference point."""
         if not self.paced:
             return UNKNOWN
         first = self.paced[0]
-        own = self._measurements.get(identity_of(first.recipe, first.layout, first.batch))
-        return paces_of((*([own] if own else ()), *self.paced))
+        searched = self._measurements.get(identity_of(first.recipe, first.layout, first.batch))
+        return paces_of((*([searched] if searched else ()), *self.paced))
 
     @property
     def trials(self) -> tuple[TrialStart, ...]:

@@ -1,4 +1,4 @@
-"""How fast nodes are beside each other, from the runs of one reference point on each: figures of different nodes are
+"""Paces of nodes beside each other, from the runs of one reference point on each: figures of different nodes are
 compared through it. Every figure in a record stays as it was measured.
 """
 

@@ -20,7 +20,7 @@ class LongestRung:
 
 
 class Tally:
-    """What was timed of each recipe, and how long trials took."""
+    """Counts what was timed of each recipe, and how long trials took."""
 
     def __init__(self) -> None:
         self.steps_s: dict[str, tuple[float, LongestRung]] = {}
@@ -73,7 +73,7 @@ class Tally:
 
     @property
     def times_s(self) -> list[tuple[float, LongestRung]]:
-        """For each completed trial with measurements its seconds beyond its steps, and its longest rung."""
+        """Seconds beyond its steps, and the longest rung, of each completed trial with measurements."""
         return list(self._times.values())
 
     @property

@@ -130,12 +130,12 @@ def test_two_numbers_of_workers_are_searched_at_the_same_time(cluster: RayHosts)
     space = _space(cluster, 2, micro_batches=(4,))
     with Searching(cluster, space, *options, name="scale", environment=QUICK) as search:
         assert search.end() == 0, search.output
-    one, two = (read(cluster.folder / "studies" / f"scale-{count}gpu")[0] for count in (1, 2))
-    nodes = {f"scale-1gpu:{start.trial_id}": set(start.nodes) for start in one.trials}
-    beside = [(start, other) for start in two.trials for other in start.beside if other in nodes]
-    ends = [end for start in two.trials if (end := two.trial_end(start.trial_id))]
+    first, second = (read(cluster.folder / "studies" / f"scale-{count}gpu")[0] for count in (1, 2))
+    nodes = {f"scale-1gpu:{start.trial_id}": set(start.nodes) for start in first.trials}
+    beside = [(start, other) for start in second.trials for other in start.beside if other in nodes]
+    ends = [end for start in second.trials if (end := second.trial_end(start.trial_id))]
     assert beside or any(other in nodes for end in ends for other in end.beside)
     assert all(nodes[other].isdisjoint(start.nodes) and len(start.nodes) == 2 for start, other in beside)
-    told = [m.beside for history in (one, two) for m in history.measurements if m.outcome in RAN]
-    assert any(":" in other for others in told for other in others), "figures say it too"
+    figures = [m.beside for history in (first, second) for m in history.measurements if m.outcome in RAN]
+    assert any(":" in other for others in figures for other in others), "figures say it too"
     nothing_left(cluster)

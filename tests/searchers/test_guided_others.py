@@ -60,7 +60,7 @@ def test_an_engine_that_others_found_slow_is_passed_over() -> None:
     for candidate in ON_TWO[::5]:
         searcher.overhear(candidate, slow(candidate, 2.0 if candidate.layout.engine == engine else 1.0))
     # With a figure of its own, from which on measurements pass layouts over.
-    other = next(one for one in BLOOM if one.layout.engine != engine)
+    other = next(each for each in BLOOM if each.layout.engine != engine)
     searcher.update(other, [measurement(recipe=other.recipe, on=other.layout, micro_batch=1, tokens_per_s=20_000.0)])
     after = searcher.suggest()
     assert after is not None and after.layout.engine != engine

@@ -88,9 +88,7 @@ class RecipeConfirmation:
 
     @functools.cached_property
     def free_repeats(self) -> list[ConfirmationRun]:
-        """Those of `repeats_left` whose round has no run under way: runs of a round follow each other on the same
-        nodes.
-        """
+        """The runs of `repeats_left` whose round has none under way: those of a round follow each other on the same nodes."""
         rounds = {trial.repeat for trial in self._running if trial.micro_batches}
         return [run for run in self.repeats_left if run.repeat not in rounds]
 

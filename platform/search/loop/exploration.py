@@ -59,7 +59,7 @@ class Exploration:
         cluster works.
         """
         self._overheard: dict[str, tuple[Candidate, Sequence[Measurement]]] = {}
-        """By key: candidates of other searches, with what was measured of them."""
+        """Candidates of other searches, by key, with what was measured of them."""
         self._take(searcher)
 
     @property

@@ -75,13 +75,13 @@ class Lanes:
         same = {node: address for node, address in quiet.items() if address in at}
         choices = ((same,) if len(same) == self.nodes_per_trial else ()) + (quiet, answering)
         nodes = next((choice for choice in choices if self._holds(choice)), nodes)
-        taken = dict.fromkeys(nodes, 0.0)
+        shares = dict.fromkeys(nodes, 0.0)
         for job in (*jobs, *(others or ())):
-            for node in taken.keys() & set(job.nodes):
-                taken[node] += job.node_share
+            for node in shares.keys() & set(job.nodes):
+                shares[node] += job.node_share
         share = 1.0 if is_alone else self.share
         # Nodes without a trial come first. The order of the others stays: runs that are compared have the same nodes.
-        free = sorted((node for node in nodes if taken[node] + share <= _WHOLE), key=taken.__getitem__)
+        free = sorted((node for node in nodes if shares[node] + share <= _WHOLE), key=shares.__getitem__)
         if len(free) < self.nodes_per_trial:
             return None
         return {node: nodes[node] for node in free[: self.nodes_per_trial]}

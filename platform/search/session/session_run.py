@@ -51,7 +51,7 @@ class Other:
 
     setup: StudySetup
     history: History
-    """What it has measured before."""
+    """Its measurements before this session."""
 
 
 class SessionRun:

@@ -90,11 +90,11 @@ class StudySetup:
         """
         problem = self.problem
         columns = [problem.columns, *(other.plan.columns for other in others)]
-        known = [one for one in columns if one is not None]
-        if not others or len(known) < len(columns):
+        predicted = [each for each in columns if each is not None]
+        if not others or len(predicted) < len(columns):
             return problem
         of_others = tuple(other.plan.candidates for other in others)
-        return dataclasses.replace(problem, others=of_others, columns=stacked(known))
+        return dataclasses.replace(problem, others=of_others, columns=stacked(predicted))
 
     def _compile_s(self) -> list[float]:
         """Returns the seconds by which each candidate compiles longer than one of which a block is compiled: those are

@@ -36,9 +36,9 @@ class Cluster:
         self.loops: list[SearchLoop] = []
         self.running: list[tuple[float, int, SearchLoop, Job]] = []
         self.begun: list[tuple[SearchLoop, Job]] = []
-        for study, taken in zip(self.studies, per_trial, strict=True):
+        for study, num_taken in zip(self.studies, per_trial, strict=True):
             study.record(header(study.name, recipes=(RECIPE,), cluster=CLUSTER))
-            within = candidates(RECIPE) if taken > 1 else MANY[: len(MANY) // 2]
+            within = candidates(RECIPE) if num_taken > 1 else MANY[: len(MANY) // 2]
             settings = TrialSettings(
                 cluster=CLUSTER, cpus_per_worker=1.0, recorder="none", commit="0123456", cap_gib=2.0, timing=TIMING,
                 rules=RULES,
@@ -47,7 +47,7 @@ class Cluster:
                 SearchLoop(
                     study=study, candidates=within, searcher=searchers.create("sweep", Problem(candidates=within)),
                     budget=Budget(time_s=time_s), settings=settings, clock=self.clock,
-                    lanes=Lanes(lambda: self.present, nodes_per_trial=taken, trials_per_node=per_node),
+                    lanes=Lanes(lambda: self.present, nodes_per_trial=num_taken, trials_per_node=per_node),
                 )
             )  # fmt: skip
         self.together = Together(self.loops)
@@ -71,9 +71,9 @@ class Cluster:
     def check(self) -> None:
         """Holds what runs now to what the nodes have."""
         for node in self.present:
-            there = [job for _, _, _, job in self.running if node in job.nodes]
-            assert sum(job.node_share for job in there) <= 1 + 1e-9
-            assert len(there) == 1 or not any(job.repeat or not job.rungs for job in there), "final runs are alone"
+            on_node = [job for _, _, _, job in self.running if node in job.nodes]
+            assert sum(job.node_share for job in on_node) <= 1 + 1e-9
+            assert len(on_node) == 1 or not any(job.repeat or not job.rungs for job in on_node), "final runs are alone"
 
 
 @pytest.fixture
@@ -119,6 +119,6 @@ def test_each_trial_says_which_ones_of_other_searches_ran_beside_it(folder: Path
     cluster = Cluster(folder, 3, [2, 1])
     cluster.run(random.Random(2))
     first, second = (history_of(study) for study in cluster.studies)
-    seen = {other for start in second.trials if (end := second.trial_end(start.trial_id)) for other in end.beside}
-    of_first = {other for other in seen if other.startswith("made-up-0:")}
+    beside = {other for start in second.trials if (end := second.trial_end(start.trial_id)) for other in end.beside}
+    of_first = {other for other in beside if other.startswith("made-up-0:")}
     assert of_first and {name.partition(":")[2] for name in of_first} <= {start.trial_id for start in first.trials}

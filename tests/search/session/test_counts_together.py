@@ -29,7 +29,7 @@ def on_two_nodes(played: Played, monkeypatch: pytest.MonkeyPatch) -> Played:
     handle = ClusterHandle(cluster=CLUSTER, cpus_per_worker=1.0, driver_ip="127.0.0.1", nodes=nodes(2))
 
     @contextlib.contextmanager
-    def connected(*_: object, **__: object) -> Generator[ClusterHandle]:
+    def this_cluster(*_: object, **__: object) -> Generator[ClusterHandle]:
         yield handle
 
     class AllNodes:
@@ -40,7 +40,7 @@ def on_two_nodes(played: Played, monkeypatch: pytest.MonkeyPatch) -> Played:
         def has_refused(self) -> bool:
             return False
 
-    monkeypatch.setattr(session, "connected", connected)
+    monkeypatch.setattr(session, "connected", this_cluster)
     monkeypatch.setattr(session, "UsableNodes", AllNodes)
     monkeypatch.setattr(session.preflight, "check", lambda *_: None)
     monkeypatch.setattr(session.preflight, "remarks", lambda *_: ())
@@ -55,10 +55,10 @@ def test_both_run_at_the_same_time_and_each_has_its_journal_and_winner(
     output = capsys.readouterr()
     rows = json.loads(output.out)["scaling"]
     assert [(row["gpus"], row["tokens_per_s"]) for row in rows] == [(1, 1000.0), (2, 1600.0)]
-    one, two = (read(on_two_nodes.studies / f"s-{count}gpu")[0] for count in (1, 2))
-    assert len(one.measurements) == len(two.measurements) == 3 and one.sessions == two.sessions == 1
-    beside = {other for start in two.trials if (end := two.trial_end(start.trial_id)) for other in end.beside}
-    assert beside & {f"s-1gpu:{start.trial_id}" for start in one.trials}
+    first, second = (read(on_two_nodes.studies / f"s-{count}gpu")[0] for count in (1, 2))
+    assert len(first.measurements) == len(second.measurements) == 3 and first.sessions == second.sessions == 1
+    beside = {other for start in second.trials if (end := second.trial_end(start.trial_id)) for other in end.beside}
+    assert beside & {f"s-1gpu:{start.trial_id}" for start in first.trials}
     assert "[1 device] " in output.err and "[2 devices] " in output.err
 
 
