@@ -88,7 +88,7 @@ class RecipeConfirmation:
 
     @functools.cached_property
     def free_repeats(self) -> list[ConfirmationRun]:
-        """The runs of `repeats_left` whose round has none under way: those of a round follow each other on the same nodes."""
+        """The runs of `repeats_left` whose round has none under way: within a round they follow each other."""
         rounds = {trial.repeat for trial in self._running if trial.micro_batches}
         return [run for run in self.repeats_left if run.repeat not in rounds]
 
