@@ -36,7 +36,7 @@ from platform.study.result.ranking import winner
 from platform.study.study import Study
 from search_spaces.candidate import Candidate
 from trainers.records.job import Job
-from trainers.records.journal import Measured, Paced, Peak, RungStart, StudyHeader
+from trainers.records.journal import Measured, Peak, RungStart, StudyHeader
 from trainers.records.journal_lines import record
 from trainers.records.measurement import Outcome
 from trainers.spec.batch import BatchPoint
@@ -193,7 +193,7 @@ def play(
                         addresses=addresses,
                         step_times_s=(),
                     )
-                record(loop.study.journal, (Paced if job.paces else Measured)(measurement=measured))
+                record(loop.study.journal, Measured(measurement=measured))
                 if measured.outcome is not Outcome.OK:
                     break
             if not job.repeat:

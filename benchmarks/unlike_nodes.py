@@ -1,4 +1,4 @@
-"""Prices unlike nodes: the regret of a search in 64 lanes, and what one reference point run on each saves, by draws:
+"""Prices unlike nodes: the regret of a search in 64 lanes, and what knowing their paces saves, by draws:
 512 points swept, the best three run three times on one node each, the best median wins. From the checkout:
 
 python -m benchmarks.unlike_nodes
@@ -14,9 +14,6 @@ from collections.abc import Sequence
 
 from benchmarks.large_study import Played, subject
 from benchmarks.side_by_side import ALIKE, NODES, of_one_rung, ratios
-from platform.study.node_paces import paces_of
-from tests.samples import measurement
-from trainers.records.measurement import Measurement
 
 SWEPT, FINALISTS, ROUNDS = 512, 3, 3
 HOW = ("one node", "as measured", "by a reference", "by the true pace")
@@ -30,8 +27,8 @@ def regret(true: Sequence[float], chance: random.Random, noise: Sequence[float],
     figures = [speed * pace[place % NODES] * chance.choice(noise) for place, speed in enumerate(true)]
     paces = dict(enumerate(pace)) if how == "by the true pace" else dict[int, float]()
     if how == "by a reference":
-        measured_paces = paces_of([_run(node, 1000.0 * pace[node] * chance.choice(noise)) for node in range(NODES)])
-        paces = {node: measured_paces.get(frozenset({str(node)}), 1.0) for node in range(NODES)}
+        runs = [pace[node] * chance.choice(noise) for node in range(NODES)]
+        paces = {node: run / statistics.median(runs) for node, run in enumerate(runs)}
     derived = [figure / paces.get(place % NODES, 1.0) for place, figure in enumerate(figures)]
     finalists = sorted(range(len(true)), key=lambda place: -derived[place])[:FINALISTS]
     runs = {
@@ -39,10 +36,6 @@ def regret(true: Sequence[float], chance: random.Random, noise: Sequence[float],
     }
     winner = max(finalists, key=lambda place: statistics.median_low(runs[place]))
     return 1 - true[winner] / max(true)
-
-
-def _run(node: int, tokens_per_s: float) -> Measurement:
-    return measurement(tokens_per_s=tokens_per_s, addresses=(str(node),))
 
 
 def main() -> None:

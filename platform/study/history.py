@@ -18,7 +18,6 @@ from trainers.records.journal import (
     GateCurves,
     Line,
     Measured,
-    Paced,
     Peak,
     Planned,
     Probed,
@@ -30,7 +29,7 @@ from trainers.records.journal import (
     TrialEnd,
     TrialStart,
 )
-from trainers.records.measurement import ENDS_LADDER, Measurement, Outcome, identity_of
+from trainers.records.measurement import ENDS_LADDER, Measurement, Outcome
 from trainers.records.probe import Probe
 from trainers.records.search_state import SearchState
 from trainers.spec.recipe import Recipe
@@ -52,8 +51,6 @@ class History:
         self.peaks: list[Peak] = []
         self.probe: Probe | None = None
         """Devices and links as the study's first trial measured them; None where they were known."""
-        self.paced: list[Measurement] = []
-        """Runs of the reference point on further nodes than the search's own, in the journal's order."""
         self.gates: list[GateCurves] = []
         """Curves of the numerics gate, in the journal's order."""
         self.profiles: list[Profile] = []
@@ -121,8 +118,6 @@ class History:
                 self.peaks.append(entry)
             case Probed(probe=probe):
                 self.probe = probe
-            case Paced(measurement=measurement):
-                self.paced.append(measurement)
             case GateCurves():
                 self.gates.append(entry)
             case Profile():
@@ -195,12 +190,11 @@ class History:
 
     @property
     def paces(self) -> Paces:
-        """The paces of nodes by the reference point."""
-        if not self.paced:
-            return UNKNOWN
-        first = self.paced[0]
-        searched = self._measurements.get(identity_of(first.recipe, first.layout, first.batch))
-        return paces_of((*([searched] if searched else ()), *self.paced))
+        """The paces of nodes by their matmul peaks; empty where these are alike, and on CPUs, whose peaks tell what
+        else runs there.
+        """
+        on_gpus = self.header is not None and self.header.cluster.device_kind == "cuda"
+        return paces_of(self.peaks) if on_gpus else UNKNOWN
 
     @property
     def trials(self) -> tuple[TrialStart, ...]:

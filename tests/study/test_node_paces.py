@@ -1,45 +1,53 @@
-"""Nodes beside each other by one point's runs."""
+"""Nodes beside each other by their matmul peaks."""
 
 import dataclasses
-import random
 
 import pytest
 
+from platform.study.history import History
 from platform.study.node_paces import pace_of, paces_of
 from platform.study.result.ranking import points, rank, winner
-from tests.samples import measurement
+from tests.samples import header, measurement
+from tests.search.loop.backend import CLUSTER
+from trainers.records.journal import Peak
+from trainers.records.journal_lines import now
 from trainers.records.measurement import Measurement
+from trainers.spec.cluster import Cluster
+
+GPUS = Cluster(device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8, devices_per_node=2)
 
 
-def on_node(number: int, tokens_per_s: float, micro_batch: int = 1) -> Measurement:
-    ran = measurement(micro_batch=micro_batch, tokens_per_s=tokens_per_s)
-    return dataclasses.replace(ran, addresses=(f"10.0.0.{number}",))
+def peak_of(node: str, *by_device: float, precision: str = "bf16") -> Peak:
+    nodes = (node,) * len(by_device)
+    return Peak(at=now(), device="d", precision=precision, tflops=max(by_device), by_device=by_device, nodes=nodes)
 
 
-def test_a_slow_node_is_known_and_a_point_that_ran_on_it_is_judged_without_it() -> None:
-    runs = [on_node(number, 1000.0 if number else 920.0) for number in range(9)]
-    paces = paces_of(runs)
-    assert 0.92 < pace_of(runs[0], paces) < 0.95 and pace_of(runs[1], paces) == 1.0
-    slow, fast = on_node(0, 950.0, micro_batch=2), on_node(1, 980.0, micro_batch=4)
+def on_node(node: str, tokens_per_s: float, micro_batch: int = 1) -> Measurement:
+    return dataclasses.replace(measurement(micro_batch=micro_batch, tokens_per_s=tokens_per_s), addresses=(node,))
+
+
+SLOW = [peak_of("a", 690.0, 600.0), peak_of("b", 700.0, 690.0), peak_of("c", 690.0, 695.0)]
+
+
+def test_a_point_that_ran_on_a_slow_node_is_judged_without_it_and_its_figure_stays() -> None:
+    paces = paces_of(SLOW)
+    assert pace_of(on_node("a", 1.0), paces) == pytest.approx(600 / 690) and pace_of(on_node("b", 1.0), paces) == 1.0
+    assert pace_of(dataclasses.replace(on_node("b", 1.0), addresses=("b", "a")), paces) < 1, "the slowest counts"
+    slow, fast = on_node("a", 950.0, micro_batch=2), on_node("b", 980.0, micro_batch=4)
     assert winner([slow, fast]) is fast and winner([slow, fast], paces) is slow
     first, second = rank(points([slow, fast], paces))
-    assert first.main_run is slow and first.median_tokens_per_s == 950.0, "the figure stays as it was measured"
+    assert first.main_run is slow and first.median_tokens_per_s == 950.0
     assert second.main_run is fast
 
 
-@pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("spread", [0.0, 0.01, 0.02, 0.05])
-def test_paces_bring_figures_of_unlike_nodes_nearer_to_each_other_on_average(seed: int, spread: float) -> None:
-    chance = random.Random(seed)
-    true = [1 + chance.uniform(-spread, spread) for _ in range(64)]
-    runs = [on_node(number, 1000.0 * pace * (1 + chance.gauss(0, 0.0125))) for number, pace in enumerate(true)]
-    paces = paces_of(runs)
-    raw = sum((pace - 1) ** 2 for pace in true)
-    corrected = sum((pace / pace_of(run, paces) - 1) ** 2 for pace, run in zip(true, runs, strict=True))
-    assert corrected <= raw + 64 * 0.006**2
+@pytest.mark.parametrize(
+    "peaks", [[], SLOW[1:], [*SLOW, peak_of("a", 690.0, 690.0)], [*SLOW[1:], peak_of("a", 600.0, precision="fp32")]]
+)
+def test_nodes_that_are_alike_as_far_as_is_known_change_nothing(peaks: list[Peak]) -> None:
+    assert not paces_of(peaks) and pace_of(on_node("a", 1.0), paces_of(peaks)) == 1.0
 
 
-def test_a_disturbed_run_and_two_nodes_say_nothing() -> None:
-    assert not paces_of([on_node(0, 1000.0), on_node(1, 900.0)])
-    paces = paces_of([on_node(number, 500.0 if number == 3 else 1000.0 + 20 * (number % 2)) for number in range(8)])
-    assert pace_of(on_node(3, 1.0), paces) == 1.0
+def test_processors_peaks_tell_what_else_runs_there() -> None:
+    for cluster, number in ((GPUS, 3), (CLUSTER, 0)):
+        lines = [dataclasses.replace(header("made-up", cluster=cluster), at=now()), *SLOW]
+        assert len(History(lines).paces) == number

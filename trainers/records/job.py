@@ -99,8 +99,6 @@ class Job:
     """Share of each of these nodes that it takes; other trials may run on other devices of them at the same time."""
     repeat: int = 0
     """0 for the search's own run; above 0 for a run of one point in separate processes after the search."""
-    paces: bool = False
-    """Whether it runs the study's reference point once more, to compare its nodes with others."""
     is_winner_run: bool = False
     """Whether it is a winner's last run: the largest accumulation that `Timing` allows, for `winner_s`. Without rungs,
     its numerics gate alone."""

@@ -149,18 +149,6 @@ class Probed:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Paced:
-    """A run of the study's reference point on further nodes, by which their figures are compared with those of others.
-    It is none of the search's measurements.
-    """
-
-    kind: ClassVar[str] = "paced"
-    optional: ClassVar[bool] = True
-    at: str = ""
-    measurement: Measurement = dataclasses.field(metadata={UNLIKE: True})
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class TrialStart:
     """A trial is about to be started."""
 
@@ -366,7 +354,6 @@ Line = (
     | Planned
     | Peak
     | Probed
-    | Paced
     | TrialStart
     | RungStart
     | Measured

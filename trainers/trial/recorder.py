@@ -217,18 +217,12 @@ class Recorder:
             self._count(trial_id, entry)
         return entry.outcome.value
 
-    def paced(self, trial_id: str, measurement: dict[str, Any]) -> None:
-        """Records a run of the study's reference point, which is none of the search's measurements."""
-        self._record(journal.Paced(measurement=self._placed(trial_id, from_json(Measurement, measurement))))
-
     def _placed(self, trial_id: str, entry: Measurement) -> Measurement:
         """Returns the measurement with the nodes on which it ran, and what ran beside it."""
         beside = tuple(sorted(self._beside.get(trial_id, ())))
         return dataclasses.replace(entry, addresses=tuple(self._addresses.get(trial_id, ())), beside=beside)
 
-    def _record(
-        self, entry: journal.Peak | journal.Probed | journal.Paced | journal.GateCurves | journal.Profile
-    ) -> None:
+    def _record(self, entry: journal.Peak | journal.Probed | journal.GateCurves | journal.Profile) -> None:
         with self._lock:
             record(self._path, entry, must_exist=True)
 

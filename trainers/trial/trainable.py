@@ -144,13 +144,13 @@ def write(job: Job, recorder: Any, verdict: EndCause) -> tuple[str, str]:
 
     Before the first word of rank 0 nothing of the layout has run: that is the cluster's failure, and no measurement. A
     silent death is none either: the search decides whether to try again. Nor is the end of a trial that only ran the
-    numerics gate, or a point that is measured already.
+    numerics gate.
 
     Raises:
         RecorderError: the recorder does not answer.
     """
     status: dict[str, Any] | None = recorders.call(recorder, "status", job.trial_id)
-    if status is None or verdict.silent or not job.rungs or job.paces:
+    if status is None or verdict.silent or not job.rungs:
         return "failed", verdict.reason
     batch = from_json(BatchPoint, status["batch"]) if status["batch"] else job.rungs[0]
     measurement = job.measurement(

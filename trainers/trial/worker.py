@@ -289,9 +289,6 @@ class TrialWorker:
         self.gather(None)
 
     def _write(self, measurement: Measurement, limit_s: float = recorder.ANSWER_S) -> None:
-        if self.job.paces:
-            self._call_recorder("paced", self.job.trial_id, to_json(measurement), limit_s=limit_s)
-            return
         rungs = to_json(self.job.rungs)
         self._call_recorder("measured", self.job.trial_id, to_json(measurement), rungs, limit_s=limit_s)
 

@@ -68,18 +68,17 @@ def make_job(
     settings: TrialSettings,
     stop_at_s: float | None,
     runs_one: bool = False,
-    paces: bool = False,
     nodes: Mapping[str, str] = MappingProxyType({}),
     node_share: float = 1.0,
     probes: bool = True,
 ) -> Job:
     """Returns a trial of `candidate` that climbs `rungs`, for the search or as the `final` one; it begins no rung after
     `stop_at_s` by the driver's monotonic clock (None: no limit), except its first where it `runs_one`. It runs on
-    `nodes` (addresses by Ray's ids; empty: where the settings allow), of each of which it takes `node_share`, `probes`
-    devices and links where that is still to be done, or `paces` its nodes by a point that is measured already.
+    `nodes` (addresses by Ray's ids; empty: where the settings allow), of each of which it takes `node_share`, and
+    `probes` devices and links where that is still to be done.
     """
     # Where every point is asked for, none is cut short.
-    race = final is None and not paces and not (settings.rules and settings.rules.finalists is None)
+    race = final is None and not (settings.rules and settings.rules.finalists is None)
     recipe = candidate.recipe.id
     best = (history.tally.fastest(recipe) or winner(history.of_recipe(recipe))) if race else None
     memory_measurements = memory_points(history.measured(candidate.key))
@@ -101,7 +100,6 @@ def make_job(
         nodes=tuple(nodes) or settings.nodes,
         node_share=node_share,
         repeat=final.repeat if final else 0,
-        paces=paces,
         is_winner_run=final is not None and final.is_winner_run,
         gate=final and final.gate,
         gate_micro_batch=gate_micro_batch_of(candidate, history, settings) if final and final.gate and not rungs else 1,

@@ -15,7 +15,6 @@ from platform.search.loop.exploration import Exploration, Relearn, SearchEnd
 from platform.search.loop.jobs import TrialSettings, failed_measurement, make_job
 from platform.search.loop.lanes import Lanes
 from platform.search.loop.policy import Kind, Next
-from platform.search.loop.references import References
 from platform.search.loop.running import RunningTrial
 from platform.search.loop.study_log import StudyLog
 from platform.search.loop.time_plan import TimePlan
@@ -61,7 +60,6 @@ class SearchLoop:
         self._log = StudyLog(study)
         self.state = resumed(self.history.state)
         """The last decision's state; before the first, the one in which the session begins."""
-        self._num_layouts = len(candidates)
         self._search = Exploration(searcher, candidates, self._log, settings, relearn)
         self._search_end: SearchEnd | None = None
         """None while the search goes on."""
@@ -82,7 +80,6 @@ class SearchLoop:
         """The other searches that share the cluster."""
         self._ends: list[policy.Ended] = []
         """The ends of this session's trials, in their order."""
-        self._references = References()
         self._crowded: set[str] = set()
         """Keys of candidates whose trials neighbours crowded out of host memory."""
         self._streaks = Counter[str]()
@@ -172,8 +169,6 @@ class SearchLoop:
         if nodes is None:
             self.state, self._waits = before, bool(running or others)
             return None
-        if isinstance(trial, ExplorationTrial) and not is_alone and self.lanes.trials_per_node == 1:
-            trial = self._reference(nodes.values(), trial.leave_s) or trial
         job = self._job(trial, nodes)
         start = TrialStart(
             trial_id=job.trial_id,
@@ -189,10 +184,9 @@ class SearchLoop:
         )
         self._log.record(start)
         self._begin(job, start, is_alone=is_alone)
-        is_of_search = not start.is_final and not job.paces
-        if isinstance(trial, ExplorationTrial) and is_of_search:
+        if isinstance(trial, ExplorationTrial):
             self._search.begin(trial)
-        self.spending.begin(job.trial_id, job.layout.world_size, searches=is_of_search)
+        self.spending.begin(job.trial_id, job.layout.world_size, searches=not start.is_final)
         return job
 
     def _begin(self, job: Job, start: TrialStart, *, is_alone: bool) -> None:
@@ -202,11 +196,6 @@ class SearchLoop:
             for other in loop._running.values():
                 trial.meet(other, self.id_in(loop, job), loop.id_in(self, other.job))
         self._running[job.trial_id] = trial
-
-    def _reference(self, nodes: Collection[str], leave_s: float) -> ExplorationTrial | None:
-        """Returns the run of the reference point that is due on the nodes at these addresses."""
-        due = self._references.due(self.history, nodes, num_layouts=self._num_layouts, num_lanes=self.num_lanes)
-        return due and dataclasses.replace(due, leave_s=leave_s)
 
     def id_in(self, other: "SearchLoop", job: Job) -> str:
         """Returns the id of a trial of this search in the records of another one, or its own."""
@@ -293,7 +282,6 @@ class SearchLoop:
             settings=self.settings,
             stop_at_s=self.spending.stop_at_s(trial.leave_s, num_lanes),
             runs_one=not is_final and (trial.runs_one or shares_budget),
-            paces=not is_final and trial.paces,
             nodes=nodes,
             node_share=1.0 if not nodes or is_final or trial.is_alone else self.lanes.share,
             probes=all(running.job.probe_s is None for running in self._running.values()),
@@ -346,7 +334,7 @@ class SearchLoop:
         if end.kind is Kind.CROWDED:
             self._crowded.add(key)
         follows = policy.follows(ends)
-        if follows is Next.GIVEN_UP and not job.paces:
+        if follows is Next.GIVEN_UP:
             self._give_up(job, trial_measurements, end.reason, of_search=not start.is_final)
         elif not end.kind.unexplained:
             self._search.blame_suspects()
@@ -354,7 +342,7 @@ class SearchLoop:
         is_missing = follows is Next.RETRY or state == "interrupted"
         is_missing = is_missing or (not start.is_final and self._search.is_suspect(key))
         self._record_end(ended, end, is_missing=is_missing, wall_s=wall_s, gpu_s=gpu_s)
-        if not start.is_final and not job.paces:
+        if not start.is_final:
             runs_again = follows is Next.RETRY
             self._search.trial_ended(key, interrupted=state == "interrupted", runs_again=runs_again)
             candidate = Candidate(recipe=start.recipe, layout=start.layout, micro_batches=start.micro_batches)

@@ -32,8 +32,6 @@ class ExplorationTrial:
     """The searcher's suggestion, with all of its rungs; None where the searcher has ended."""
     is_alone: bool = False
     """Whether nothing may run beside it."""
-    paces: bool = False
-    """Whether it runs the study's reference point on further nodes."""
 
 
 Trial = ExplorationTrial | ConfirmationTrial

@@ -33,7 +33,7 @@ class PointRuns:
     runs: tuple[Measurement, ...]
     """The runs in separate processes, by number."""
     pace: float = 1.0
-    """The pace of the nodes of the search's own run, by the reference point."""
+    """The pace of the nodes of the search's own run."""
 
     @property
     def decisive(self) -> tuple[Measurement, ...]:

@@ -10,7 +10,7 @@ from platform.study.study import Study, read
 from search_spaces.candidate import Candidate
 from tests.samples import SMALL, layout, measurement
 from trainers.records.job import Job
-from trainers.records.journal import GateCurves, Measured, Paced, Probed, Profile, RungStart, TrialState
+from trainers.records.journal import GateCurves, Measured, Probed, Profile, RungStart, TrialState
 from trainers.records.measurement import Measurement, Outcome
 from trainers.records.probe import Probe
 from trainers.records.sums import Sums
@@ -164,7 +164,7 @@ class Backend:
             self.clock.now_s += self.rung_s + (job.timing.winner_s if job.is_winner_run else 0.0)
             if isinstance(event, Died):
                 return "failed", event.reason
-            self.study.record((Paced if job.paces else Measured)(measurement=event))
+            self.study.record(Measured(measurement=event))
             if event.outcome in (Outcome.FAILED, Outcome.HUNG):
                 return "failed", event.reason
             if event.outcome is not Outcome.OK:
