@@ -87,8 +87,8 @@ class NvmlSampler:
             bus = self._nvml.nvmlDeviceGetPciInfo(self._handle).busId
         except Exception:  # see above
             return ""
-        domain, _, rest = (bus if isinstance(bus, str) else bus.decode()).lower().partition(":")
-        return f"{domain[-4:]}:{rest}"
+        domain, _, place = (bus if isinstance(bus, str) else bus.decode()).lower().partition(":")
+        return f"{domain[-4:]}:{place}"
 
     def start(self) -> None:
         if self._handle is None:
