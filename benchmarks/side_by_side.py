@@ -235,7 +235,8 @@ def in_turn(runs: Sequence[Ran]) -> Ran:
     """Returns searches one after another as one."""
     names = (field.name for field in dataclasses.fields(Ran))
     total: dict[str, Any] = {name: sum(getattr(run, name) for run in runs) for name in names}
-    return Ran(**total | {"regret": total["regret"] / len(runs), "slowest_s": max(run.slowest_s for run in runs)})
+    total["regret"], total["slowest_s"] = total["regret"] / len(runs), max(run.slowest_s for run in runs)
+    return Ran(**total)
 
 
 def of_one_rung(candidates: Sequence[Candidate], count: int, seed: int) -> list[Candidate]:
