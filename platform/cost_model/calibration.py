@@ -41,7 +41,10 @@ class Calibration:
         every = np.arange(len(self.learned.places))
         with one_thread():
             mean, deviation = self.learned.each(every)
-        sigma = np.sqrt(deviation**2 + self.learned.noise_variance(every))
+        earned = self.learned.earned()
+        variance = earned * (deviation**2 + self.learned.noise_variance(every))
+        variance = variance + (1 - earned) * (self.prediction.sigma**2 + earned * mean**2)
+        sigma, mean = np.sqrt(variance), earned * mean
         scale, step = np.exp(mean), self.prediction.step
         parts = {field.name: getattr(step, field.name) * scale for field in dataclasses.fields(step)}
         step = dataclasses.replace(step, **parts)

@@ -103,7 +103,9 @@ def _columns(row: Row, model: ModelSpec, cluster: ClusterSpec, layout: Mapping[s
         state_bytes=state_bytes,
         moments=moments_of(row, model, stages),
         gathered_bytes=1.0 if row.get("engine") and row["precision"] == "fp8_tensorwise" else None,
-        is_rowwise=row.get("float8_scaling") == "rowwise",
+        # Blackwell's matrix units apply the scales of blocks themselves.
+        is_rowwise=row.get("float8_scaling") == "rowwise"
+        or (row.get("float8_scaling") == "blockwise" and cluster.device.architecture != "Blackwell"),
         compression=row.get("compression", "") or "none",
     )
     return features(
