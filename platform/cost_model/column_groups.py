@@ -249,8 +249,10 @@ class Software:
     """1 where Megatron's engine reduces gradients beside the last backward pass; see `engines.megatron`."""
     overlaps_gather: Array = ours(0.0)
     """1 where it gathers parameters beside the next step's first forward pass."""
-    shows_exchange: Array = ours(0.0)
-    """1 where a row states that nothing of data parallelism's exchange runs beside compute."""
+    stated_overlap: Array = ours(0.0)
+    """1 where a row states that data parallelism's exchange runs beside compute, -1 where it states that nothing of it
+    does, 0 where it says neither.
+    """
     fixed_buckets: Array = ours(0.0)
     """1 where buckets of gradients have the stated size on any number of ranks."""
     broadcasts_parts: Array = ours(0.0)

@@ -59,12 +59,6 @@ def compile_of(row: Row) -> str:
     return str(fact(software_of(row), "compiles", "block")) if stated.lower() == "yes" else stated or "none"
 
 
-def overlap_of(row: Row, engine: str) -> dict[str, str]:
-    """Returns the axis of communication beside compute that DeepSpeed has, where the row states it."""
-    stated = {"yes": "on", "no": "off"}.get(row.get("dp_overlap", ""))
-    return {"overlap": stated} if stated and engine == "deepspeed" else {}
-
-
 def stack_features(row: Row, work: TrainingWork, cluster: ClusterSpec, split: float) -> dict[str, float]:
     """Returns the features of a row's software, which replace those of this project's engines.
 

@@ -10,7 +10,7 @@ from platform.cost_model.hardware import ClusterSpec, Device, catalogue, cluster
 from platform.cost_model.stacks import fact, has, with_software
 from platform.validate.cells import Row, choice, number, positive_number, whole_number
 from platform.validate.facts import NOTED, noted_column
-from platform.validate.published import compile_of, is_flash, overlap_of, sharing_ranks
+from platform.validate.published import compile_of, is_flash, sharing_ranks
 from platform.validate.row_software import data_parallelism_of, software_of, stage_of
 from platform.validate.rows import NEEDED
 from trainers.spec import architectures
@@ -237,7 +237,6 @@ def layout_of_row(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str,
         "grad_sync": row.get("grad_sync") or ("every" if every else "last"),
         "checkpointing": checkpointing,
         "offload": choice(row, "offload", get_args(Offload), "none"),
-        **({} if row.get("engine") else overlap_of(row, engine)),
         "attention": row.get("attention") or ("sdpa" if is_flash(row, cluster) else "eager"),
         "loss": loss if (loss := row.get("loss")) in ("chunked", "quack") else "plain",
         "compile": compile_of(row),

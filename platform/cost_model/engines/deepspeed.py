@@ -189,7 +189,7 @@ class DeepSpeed(EngineCosts):
             gathers_again=ones,
             near=c.shard,
             reductions=ones,
-            hidden=np.where(c.axes["overlap"] == _OFF, 0.0, c.hidden_gathers),
+            hidden=np.where((c.axes["overlap"] == _OFF) | (c.software.stated_overlap < 0), 0.0, c.hidden_gathers),
             stored_bytes=c.compute_bytes,
         )
 
@@ -266,7 +266,7 @@ class DeepSpeed(EngineCosts):
 
 def _overlaps(c: Columns) -> Mask:
     """Returns the rows of stages 1 and 2 whose communication overlaps with compute."""
-    return (c.axes["overlap"] == _ON) & (c.zero_stage < 3)
+    return ((c.axes["overlap"] == _ON) | (c.software.stated_overlap > 0)) & (c.zero_stage < 3)
 
 
 def _sums_whole(c: Columns) -> Mask:

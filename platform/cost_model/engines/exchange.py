@@ -71,7 +71,7 @@ def hidden_share(c: Columns, ring: Ring) -> Array:
     """Returns the share that a collective beside compute costs less than one alone: all but `slowdown`, and nothing
     where a row states that its exchange does not overlap.
     """
-    return np.where(c.software.shows_exchange > 0, 0.0, 1 - slowdown(c, ring))
+    return np.where(c.software.stated_overlap < 0, 0.0, 1 - slowdown(c, ring))
 
 
 def exposed_s(c: Columns, ring: Ring, seconds: Array, bucket_s: Array, room: Array) -> Array:
