@@ -42,9 +42,10 @@ class Calibration:
         with one_thread():
             mean, deviation = self.learned.each(every)
         earned = self.learned.earned()
-        variance = earned * (deviation**2 + self.learned.noise_variance(every))
-        variance = variance + (1 - earned) * (self.prediction.sigma**2 + earned * mean**2)
-        sigma, mean = np.sqrt(variance), earned * mean
+        after = deviation**2 + self.learned.noise_variance(every)
+        before = np.maximum(self.prediction.sigma**2, after)
+        sigma = np.sqrt(earned * after + (1 - earned) * (before + earned * mean**2))
+        mean = earned * mean
         scale, step = np.exp(mean), self.prediction.step
         parts = {field.name: getattr(step, field.name) * scale for field in dataclasses.fields(step)}
         step = dataclasses.replace(step, **parts)

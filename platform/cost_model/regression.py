@@ -147,18 +147,16 @@ class Learned:
         return self.pull / np.diag(self.inverse) if len(self.index) else np.zeros(0)
 
     def earned(self) -> float:
-        """Returns the weight of the posterior beside that of the predictions as they were: how much likelier it makes
-        each measured residual from the others (Yao, Vehtari, Simpson and Gelman, "Using Stacking to Average Bayesian
-        Predictive Distributions", 2018, section 3: pseudo-Bayesian model averaging). So measurements that contradict
-        each other change little; 1 with a single one, which nothing can contradict.
+        """Returns the weight of the posterior's mean beside the predictions as they were: 1 where each residual measured
+        is as likely or likelier from the others as from no measurement, else the ratio of both likelihoods, by the
+        posterior's deviation (leave-one-out, section 5.4.2). So measurements that contradict each other change less; 1
+        with a single one, which nothing can contradict.
         """
         usual = ~self.stalled
         if usual.sum() < 2:
             return 1.0
-        before = self.places.sigma[self.index[usual]] ** 2
-        after = 1 / np.diag(self.inverse)[usual]
-        squares = self.residuals[usual] ** 2 / before - self.leave_one_out()[usual] ** 2 / after
-        return float(1 / (1 + np.exp(np.clip(-0.5 * float(np.sum(squares + np.log(before / after))), -500, 500))))
+        squares = (self.residuals**2 - self.leave_one_out() ** 2) * np.diag(self.inverse)
+        return float(np.exp(min(0.5 * float(squares[usual].sum()), 0.0)))
 
 
 def learn(

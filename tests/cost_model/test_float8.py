@@ -135,7 +135,7 @@ def test_weights_are_cast_for_both_passes_unless_their_casts_are_gathered() -> N
     for precision, layout in (("fp8_tensorwise", ddp), ("fp8_rowwise", COMPILED), ("fp8_tensorwise", COMPILED)):
         recipe = dataclasses.replace(BF16, compute_precision=precision)
         row = from_points([(recipe, layout, BatchPoint.of(recipe, layout, 4))], find_cluster("8xH200"))
-        seconds[precision, layout.engine] = float(weight_casts_s(row, row.layer_parameters) * row.bandwidth)
+        seconds[precision, layout.engine] = (weight_casts_s(row, row.layer_parameters) * row.bandwidth).item()
     a_weight = 8.0 * BF16.model.parameters_per_layer / BANDWIDTH_SHARE
     assert seconds == pytest.approx(
         {("fp8_tensorwise", "ddp"): a_weight, ("fp8_rowwise", "fsdp"): a_weight, ("fp8_tensorwise", "fsdp"): 0.0}
