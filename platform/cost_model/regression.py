@@ -147,10 +147,10 @@ class Learned:
         return self.pull / np.diag(self.inverse) if len(self.index) else np.zeros(0)
 
     def earned(self) -> float:
-        """Returns the weight of the posterior's mean beside the predictions as they were: 1 where each residual measured
-        is as likely or likelier from the others as from no measurement, else the ratio of both likelihoods, by the
-        posterior's deviation (leave-one-out, section 5.4.2). So measurements that contradict each other change less; 1
-        with a single one, which nothing can contradict.
+        """Returns the weight of the posterior's mean beside the predictions as they were: 1 where the measured
+        residuals are as likely or likelier from each other as from no measurement, else the ratio of both likelihoods,
+        by the posterior's deviation (leave-one-out, section 5.4.2). So measurements that contradict each other change
+        less; 1 with a single one, which nothing can contradict.
         """
         usual = ~self.stalled
         if usual.sum() < 2:
