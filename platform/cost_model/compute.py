@@ -183,8 +183,8 @@ def weight_casts_s(c: Columns, parameters: Array) -> Array:
     steps (`fp8_params` of NeMo's recipes), which is left out.
     """
     moved = np.maximum(2 * c.cast_bytes - c.compute_bytes, 0.0)
-    once = (c.software.keeps_casts > 0) | costs_of(c).gathers_casts(c)
-    return np.where(once, 0.0, parameters * moved / (c.bandwidth * BANDWIDTH_SHARE))
+    cast_before = (c.software.keeps_casts > 0) | costs_of(c).gathers_casts(c)
+    return np.where(cast_before, 0.0, parameters * moved / (c.bandwidth * BANDWIDTH_SHARE))
 
 
 def casts_softmax(c: Columns) -> Mask:
