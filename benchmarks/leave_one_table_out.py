@@ -8,6 +8,7 @@
   read in code. Corrections by other tables' rows are not applied: they carry over badly from one software to another.
   Where a table has cells of 20 configurations, the guided search and the plain ranking search them in the same way;
   their trials to within 2 % are printed alone.
+- Of a sweep whose steps stall the same on rows whose twin, which differs in the ZeRO stage alone, is as fast.
 - The same with 3 rows of each cell of 10 configurations and more measured.
 - Model left out: each model of a table is predicted with what the table's other models measured.
 - Projected: rows on more devices than `--up-to` are predicted with what the table's rows on as many and fewer measured.
@@ -28,7 +29,7 @@ import platform.validate.replaying.command as replay  # pyright takes `from plat
 from platform.common.errors import InputError
 from platform.cost_model import stacks
 from platform.validate.evaluation import Scored, cells_of, join, merged, score_by_others, score_table
-from platform.validate.metrics import Scores, scores
+from platform.validate.metrics import Scores, agreeing, disturbed, scores
 from platform.validate.published_run import PublishedRun, RowReader
 from platform.validate.replaying.play import make, play
 from platform.validate.replaying.recorded import cells
@@ -44,6 +45,7 @@ MEASURED = 3
 """Rows of each cell that are measured where the software is left out."""
 Group = Callable[[PublishedRun], object]
 LEFT_OUT = "Software left out"
+LEFT_OUT_TWINS = "Software left out, rows whose twin of another ZeRO stage is within 10 %"
 LEFT_OUT_CALIBRATED = "Software left out, 3 measured a cell"
 
 
@@ -68,10 +70,18 @@ def software_left_out(path: Path) -> Generator[None]:
         yield
 
 
-def left_out(path: Path) -> Scored:
-    """Returns the table's zero-shot score without its software."""
+def runs_that_agree(runs: Sequence[PublishedRun]) -> list[PublishedRun]:
+    """Returns the runs of a table whose steps stall that have a twin of another ZeRO stage as fast; none of others."""
+    scored = score_table(runs)
+    stalls = any(disturbed(scored, rows) for rows in cells_of(runs).values())
+    return [runs[row] for row in agreeing(scored)] if stalls else []
+
+
+def left_out(path: Path, among: Sequence[PublishedRun] | None = None) -> Scored:
+    """Returns the table's zero-shot score without its software, of the rows of `among` alone where it is given."""
+    rows = None if among is None else {_row(run) for run in among}
     with software_left_out(path):
-        return score_table(runs_of(path))
+        return score_table([run for run in runs_of(path) if rows is None or _row(run) in rows])
 
 
 def left_out_calibrated(path: Path) -> Scored | None:
@@ -123,6 +133,10 @@ def projected(runs: Sequence[PublishedRun], up_to: int) -> Scored | None:
     return score_by_others(many, few) if len(few) >= LEAST and len(_timed(many)) >= LEAST else None
 
 
+def _row(run: PublishedRun) -> tuple[tuple[str, str], ...]:
+    return tuple(run.row.items())
+
+
 def _timed(runs: Sequence[PublishedRun]) -> list[PublishedRun]:
     return [run for run in runs if run.step_time_s is not None]
 
@@ -134,6 +148,8 @@ def modes(paths: Sequence[Path], up_to: int) -> Iterator[tuple[Path, str, Scored
     tables = {path: runs_of(path) for path in paths}
     for path, runs in tables.items():
         yield path, LEFT_OUT, left_out(path), score_table(runs)
+        if len(of_twins := runs_that_agree(runs)) >= LEAST:
+            yield path, LEFT_OUT_TWINS, left_out(path, of_twins), score_table(of_twins)
         if (scored := left_out_calibrated(path)) is not None:
             yield path, LEFT_OUT_CALIBRATED, scored, score_table(scored.runs)
         if (scored := group_left_out(runs, lambda run: (run.model.num_layers, run.model.hidden_size))) is not None:

@@ -41,7 +41,11 @@ class Calibration:
         every = np.arange(len(self.learned.places))
         with one_thread():
             mean, deviation = self.learned.each(every)
-        sigma = np.sqrt(deviation**2 + self.learned.noise_variance(every))
+        earned = self.learned.earned()
+        after = deviation**2 + self.learned.noise_variance(every)
+        before = np.maximum(self.prediction.sigma**2, after)
+        sigma = np.sqrt(earned * after + (1 - earned) * (before + earned * mean**2))
+        mean = earned * mean
         scale, step = np.exp(mean), self.prediction.step
         parts = {field.name: getattr(step, field.name) * scale for field in dataclasses.fields(step)}
         step = dataclasses.replace(step, **parts)

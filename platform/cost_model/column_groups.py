@@ -249,9 +249,13 @@ class Software:
     """1 where Megatron's engine reduces gradients beside the last backward pass; see `engines.megatron`."""
     overlaps_gather: Array = ours(0.0)
     """1 where it gathers parameters beside the next step's first forward pass."""
-    broadcasts_parts: Array = ours(0.0)
+    stated_overlap: Array = ours(0.0)
+    """1 where a row states that data parallelism's exchange runs beside compute, -1 where it states that nothing of it
+    does, 0 where it says neither.
+    """
     fixed_buckets: Array = ours(0.0)
     """1 where buckets of gradients have the stated size on any number of ranks."""
+    broadcasts_parts: Array = ours(0.0)
     """1 where each owner of a part of the parameters broadcasts it, one after the other, in place of a gather."""
     reduces_by_hooks: Array = ours(0.0)
     """1 where hooks all-reduce gradients during the last backward pass at stage 0; see `engines.megatron`."""

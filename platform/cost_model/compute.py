@@ -174,6 +174,19 @@ def weight_traffic_s(c: Columns, parameters: Array) -> Array:
     return parameters * np.where(c.adapter_rank > 0, costs_of(c).frozen_traffic(c) / bandwidth, trained_s)
 
 
+def weight_casts_s(c: Columns, parameters: Array) -> Array:
+    """Returns the seconds per micro-batch of casting weights to FP8 for their products: `cast_bytes` of each before its
+    forward product, and the cast alone, without the search for the largest, before that of the input's gradient
+    (torchao 0.18, `Float8Linear`, whose autograd function saves weights as they are).
+
+    TransformerEngine casts once a step at most, in its first micro-batch (`is_first_microbatch`) or as the optimizer
+    steps (`fp8_params` of NeMo's recipes), which is left out.
+    """
+    moved = np.maximum(2 * c.cast_bytes - c.compute_bytes, 0.0)
+    cast_before = (c.software.keeps_casts > 0) | costs_of(c).gathers_casts(c)
+    return np.where(cast_before, 0.0, parameters * moved / (c.bandwidth * BANDWIDTH_SHARE))
+
+
 def casts_softmax(c: Columns) -> Mask:
     """Returns the rows whose eager attention casts scores to fp32 for the softmax and back; under autocast every row
     does.

@@ -6,7 +6,7 @@ import numpy as np
 
 from platform.cost_model import adapters, blocks, constants
 from platform.cost_model.columns import Array, Columns, checkpointed_share
-from platform.cost_model.compute import weight_traffic_s
+from platform.cost_model.compute import weight_casts_s, weight_traffic_s
 from platform.cost_model.engines import costs_of
 
 REPEATED_PASSES = constants.number("compute", "REPEATED_PASSES")
@@ -36,7 +36,7 @@ def layer_seconds(columns: Columns) -> LayerSeconds:
         added, added_backward = adapters.added_s(columns, tokens)
         products, products_backward = products + added, products_backward + added_backward
     again, attention_again = _again_seconds(columns, tokens, attention, products, passes)
-    weights = weight_traffic_s(columns, columns.gathered_block)
+    weights = weight_traffic_s(columns, columns.gathered_block) + weight_casts_s(columns, columns.gathered_block)
     return LayerSeconds(
         forward=products + attention + passes,
         backward=products_backward + attention_backward + passes_backward + weights,

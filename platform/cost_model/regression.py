@@ -18,7 +18,7 @@ import numpy as np
 
 from platform.cost_model import constants
 from platform.cost_model.columns import Array, Mask
-from platform.cost_model.gp_inputs import GPInputs, Index
+from platform.cost_model.gp_inputs import DOUBLING_SIGMA, GPInputs, Index
 from platform.cost_model.stalls import STALL_SIGMA
 
 
@@ -99,7 +99,8 @@ class Learned:
         pull = self.pull
         slope = self.prior.effects**2 * (self.places.effects[self.index].T.astype(np.float64) @ pull)
         linear = np.asarray(self.places.effects @ slope.astype(np.float32), dtype=np.float64)
-        return self.prior.common**2 * float(pull.sum()) + linear
+        by_device = 1 - self.places.host_share
+        return self.prior.common**2 * float(by_device[self.index] @ pull) * by_device + linear
 
     def at(self, index: Index) -> tuple[Array, Array]:
         """Returns the mean and covariance [points, points] at a few points, without noise."""
@@ -145,6 +146,18 @@ class Learned:
         """Returns each measured point's residual minus its prediction from the other points (section 5.4.2)."""
         return self.pull / np.diag(self.inverse) if len(self.index) else np.zeros(0)
 
+    def earned(self) -> float:
+        """Returns the weight of the posterior's mean beside the predictions as they were: 1 where the measured
+        residuals are as likely or likelier from each other as from no measurement, else the ratio of both likelihoods,
+        by the posterior's deviation (leave-one-out, section 5.4.2). So measurements that contradict each other change
+        less; 1 with a single one, which nothing can contradict.
+        """
+        usual = ~self.stalled
+        if usual.sum() < 2:
+            return 1.0
+        squares = (self.residuals**2 - self.leave_one_out() ** 2) * np.diag(self.inverse)
+        return float(np.exp(min(0.5 * float(squares[usual].sum()), 0.0)))
+
 
 def learn(
     places: GPInputs,
@@ -189,10 +202,17 @@ def learn(
 def _contrasted(places: GPInputs, index: Index) -> GPInputs:
     """Returns the places with effects that count from the measured points' value, where all of them have the same one:
     no measurement tells such an effect from the common error, so it must not carry the error to points without it.
+
+    For the same reason a part of the error may be that value's alone: for each such axis the points that have it share
+    a further effect, of the deviation of a switch or a doubling, which the others do not have.
     """
     measured = places.effects[index]
     same = np.all(measured == measured[0], axis=0)
-    return dataclasses.replace(places, effects=places.effects - np.where(same, measured[0], np.float32(0.0)))
+    effects = places.effects - np.where(same, measured[0], np.float32(0.0))
+    of_axes = effects[:, : places.place.shape[1]]
+    alike = (of_axes == 0)[:, same[: of_axes.shape[1]] & np.any(of_axes != 0, axis=0)]
+    shared = np.float32(DOUBLING_SIGMA) * alike.astype(np.float32)
+    return dataclasses.replace(places, effects=np.concatenate([effects, shared], axis=1))
 
 
 def _inverse(kernel: Array, noise: Array, residuals: Array, stall: Array) -> tuple[Array, Mask, float]:
@@ -240,17 +260,20 @@ def _stall_ratio(num_stalled: int, expected: Array | float) -> Array | float:
 
 
 def _kernel(places: GPInputs, rows: Index, others: Index, prior: Prior) -> Array:
-    """Returns common^2 + effects^2 x linear + smooth^2 x RBF."""
+    """Returns common^2 x device's shares + effects^2 x linear + smooth^2 x RBF: of a step for which the host sets the
+    pace, the common error of what devices compute tells little, nor does such a step tell of it.
+    """
     a, b = (places.place[index].astype(np.float64) / LENGTH for index in (rows, others))
     apart = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None, :] - 2 * a @ b.T
     linear = places.effects[rows].astype(np.float64) @ places.effects[others].astype(np.float64).T
     smooth = prior.smooth**2 * np.exp(-0.5 * np.maximum(apart, 0.0))
-    return prior.common**2 + prior.effects**2 * linear + smooth
+    by_device = np.outer(1 - places.host_share[rows], 1 - places.host_share[others])
+    return prior.common**2 * by_device + prior.effects**2 * linear + smooth
 
 
 def _variance(places: GPInputs, index: Index, prior: Prior) -> Array:
     linear = (places.effects[index].astype(np.float64) ** 2).sum(axis=1)
-    return prior.common**2 + prior.smooth**2 + prior.effects**2 * linear
+    return (prior.common * (1 - places.host_share[index])) ** 2 + prior.smooth**2 + prior.effects**2 * linear
 
 
 def _noise(places: GPInputs, index: Index, prior: Prior, waited: Array | None = None) -> Array:

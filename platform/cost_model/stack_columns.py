@@ -28,6 +28,7 @@ def stack_costs(software: str, tp_overlap: str = "", dp_overlap: str = "", cp_co
         "all_reduced_bytes": float(fact(software, "all_reduced_bytes", 0.0)),
         "overlaps_reduction": _stated(dp_overlap, fact(software, "overlaps_reduction", False)),
         "overlaps_gather": _stated(dp_overlap, fact(software, "overlaps_gather", False)),
+        "stated_overlap": {"yes": 1.0, "no": -1.0}.get(dp_overlap, 0.0),
         "broadcasts_parts": float(fact(software, "broadcasts_parts", False)),
         "reduces_by_hooks": float(fact(software, "reduces_by_hooks", False)),
         "cuts_by_cost": float(fact(software, "stages_by_cost", False)),

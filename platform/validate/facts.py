@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import get_args
 
 from platform.cost_model.hardware import find_device_by_memory, find_node
+from platform.cost_model.stacks import fact, names
 from platform.validate.cells import Row, number
 from trainers.spec import architectures
 from trainers.spec.axis import axes_of, choices_of, defaults_of
@@ -20,6 +21,7 @@ from trainers.spec.model import FlopsConvention
 STUDIES = (
     ("other", "aleph alpha", "aleph-alpha"),
     ("megatron-deepspeed", "vtrain", "vtrain"),
+    ("megatron-core", r"\bnemo\b\D{0,20}(?:202[34]|2[34]\.\d\d)", "nemo-2024"),
     ("megatron-core", r"\bnemo\b|mlperf|dgx ?cloud", "nemo"),
     (
         "megatron-core",
@@ -75,6 +77,7 @@ _COLUMNS: Mapping[str, tuple[tuple[str, str | None], ...]] = {
     ),
     "cp_comm": ((r"all[- ]to[- ]all|ulysses|a2a", "all_to_all"), (r"ring[- ]attention|\bring\b|p2p", "ring")),
     "optimizer": ((r"8-bit optimizer", "adam8bit"),),
+    "padded_vocab": ((r"vocab\w*(?: size)? (?:is |was )?padded to (\d+)", None),),
     "launch_blocking": ((r"cuda_launch_blocking=1", "yes"),),
     "checkpoint_blocks": ((r"checkpoint-num-layers=(\d+)", None),),
     # The unreleased ZeRO-3 branch of BigScience's first table kept them on the host unless a row states otherwise: 48
@@ -123,6 +126,12 @@ _PRECISIONS = (
     (r"fp32|float32", "fp32"),
 )
 """Patterns of a precision, whose name here is that of the products: "bf16, float8 products" has the narrower type."""
+_SCALINGS = (
+    (r"row[-_ ]?wise|per[-_ ]row", "rowwise"),
+    (r"block[-_ ]?(?:wise|scal\w+)|1 ?x ?128|128 ?x ?128|mxfp8", "blockwise"),
+    (r"tensor[-_ ]?wise|per[-_ ]tensor|(?:delayed|current)[-_ ]scaling", "tensorwise"),
+)
+"""Patterns of what has one scale in FP8."""
 NOTED = {name: axis.note for name, axis in axes_of(Layout).items() if axis.note and axis.column == "kernels"}
 """Axes that this project's own tables state in their notes."""
 
@@ -171,7 +180,10 @@ def _is_eager(row: Row, text: str) -> bool:
     """Returns whether the stack runs transformers or PyTorch unmodified, without fused kernels or a compiler."""
     if re.search(_EAGER, text):
         return True
-    plain = row.get("software") in ("huggingface", "lightning") and not row.get("fused")
+    software, stated = row.get("software", ""), row.get("compile", "").lower()
+    if stated == "none" and software in names() and fact(software, "compiles", "none") != "none":
+        return not row.get("fused")  # what it fuses is what it compiles
+    plain = software in ("huggingface", "lightning") and not row.get("fused")
     return plain and row.get("compile", "") in ("", "none") and not re.search(_COMPILES, text)
 
 
@@ -193,7 +205,7 @@ def _facts(row: Row, text: str) -> dict[str, str]:
         "eager": "yes" if _is_eager(row, text) else "",
         "node": _node(row, text),
         "matmul_precision": _match(precision, _PRECISIONS),
-        "float8_scaling": "rowwise" if re.search(r"row[-_ ]?wise", f"{precision} {text}") else "",
+        "float8_scaling": _match(f"{precision} {text}", _SCALINGS) if "fp8" in _match(precision, _PRECISIONS) else "",
         "gradient_precision": "fp32" if "fp32 grad" in precision or "mp mode default" in text else "",
         "architecture": max((name for name in architectures.names() if name in model), key=len, default=""),
     }
@@ -226,6 +238,8 @@ def normalized(row: Row) -> Row:
     at which it expects collectives to run.
     """
     text = " ".join(row.get(name, "") for name in WORDS).lower()
+    if year := row.get("year"):
+        text = f"{text} {row.get('software', '')} {year}"
     facts = _facts_of(text, tuple((name, row[name]) for name in _READ if name in row))
     filled = {name: value for name, value in facts.items() if value and not row.get(name)}
     result = {**row, **filled, "software": facts["software"]}

@@ -1,7 +1,7 @@
 """Scores of predictions against measurements (`scoring.Scored`): errors, ranks, regret, memory errors, coverage."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from platform.validate.row_software import STAGES
 from trainers.spec.layout_axes import DATA_PARALLEL
 
 TWINS = 1.5
+AGREE = 1.1
 _STAGE_AXES = ("engine", "zero_stage", *DATA_PARALLEL)
 """Axes in which twins may differ."""
 _TWIN_COLUMNS = (*STATED, "checkpoint_blocks", "checkpoint_inputs", "compression", "regathers")
@@ -113,6 +114,21 @@ def disturbed(scored: Scored, rows: Sequence[int]) -> frozenset[int]:
     """Returns the rows of a cell that have a twin, which differs in the ZeRO stage alone, with a time more than `TWINS`
     times as long or as short: no stage explains that, so that one of both stalled.
     """
+    times = scored.measured_s
+    return frozenset(
+        row for some in _twins(scored, rows) if max(times[some]) > TWINS * min(times[some]) for row in some
+    )
+
+
+def agreeing(scored: Scored) -> list[int]:
+    """Returns the rows whose twins' times are within `AGREE` of each other: hardly any of these stalled."""
+    times = scored.measured_s
+    groups = (some for rows in cells_of(scored.runs).values() for some in _twins(scored, rows))
+    return [row for some in groups if max(times[some]) < AGREE * min(times[some]) for row in some]
+
+
+def _twins(scored: Scored, rows: Sequence[int]) -> Iterator[list[int]]:
+    """Yields the timed rows of a cell that differ in the ZeRO stage alone, two and more at a time."""
     twins: dict[tuple[object, ...], list[int]] = {}
     for row in rows:
         run = scored.runs[row]
@@ -120,13 +136,7 @@ def disturbed(scored: Scored, rows: Sequence[int]) -> frozenset[int]:
             axes = {name: value for name, value in run.layout.items() if name not in _STAGE_AXES}
             stated = tuple(run.row.get(name, "") for name in _TWIN_COLUMNS)
             twins.setdefault((run.values["micro_batch"], *sorted(axes.items()), stated), []).append(row)
-    times = scored.measured_s
-    return frozenset(
-        row
-        for some in twins.values()
-        if len({scored.runs[row].row["strategy"] for row in some}) > 1 and max(times[some]) > TWINS * min(times[some])
-        for row in some
-    )
+    yield from (some for some in twins.values() if len({scored.runs[row].row["strategy"] for row in some}) > 1)
 
 
 def first_choice_is_oom(scored: Scored, rows: Sequence[int]) -> bool:

@@ -18,9 +18,12 @@ from trainers.spec.architectures.architecture import Architecture
 from trainers.spec.model import ModelSpec
 
 FLASH_RATE = constants.words("published", "FLASH_RATE")
+HOPPER_RATE = constants.words("published", "HOPPER_RATE")
 EAGER_SOFTMAX_S = constants.number("published", "EAGER_SOFTMAX_S")
 UNFUSED_LAUNCHES = constants.words("published", "UNFUSED_LAUNCHES")
 FUSED_ATTENTION = ("flash1", "flash2", "flash3", "flash4", "sdpa", "flex", "te")
+_STATES = (("adafactor", 0.0), ("lion", 1.0), ("muon", 1.0), ("sgd", 1.0))
+"""fp32 states of a parameter beside its master copy under optimizers other than Adam: a momentum, or factored ones."""
 _PRECISIONS = {"mxfp8": "fp8", **{name: name for name in ("fp8", "bf16", "fp16", "tf32", "fp32")}}
 """Types of products, and each one's name in this project."""
 
@@ -49,9 +52,11 @@ def is_flash(row: Row, cluster: ClusterSpec) -> bool:
 
 
 def compile_of(row: Row) -> str:
-    """Returns the parts given to torch.compile as a value of the layout's axis; "yes" means whole blocks."""
+    """Returns the parts given to torch.compile as a value of the layout's axis; "yes" means what the software compiles,
+    whole blocks where that is not known.
+    """
     stated = row.get("compile", "")
-    return "block" if stated.lower() == "yes" else stated or "none"
+    return str(fact(software_of(row), "compiles", "block")) if stated.lower() == "yes" else stated or "none"
 
 
 def stack_features(row: Row, work: TrainingWork, cluster: ClusterSpec, split: float) -> dict[str, float]:
@@ -81,9 +86,7 @@ def stack_features(row: Row, work: TrainingWork, cluster: ClusterSpec, split: fl
         **stack_costs(software, row.get("tp_overlap", ""), row.get("dp_overlap", ""), row.get("cp_comm", "")),
         "rate_sigma": 0.0 if of_this_project else matmul_ratio(software, cluster.device.architecture)[1],
         **_host_costs(row, fused=fused),
-        "vocab": model.vocab_size
-        if of_this_project or row.get("eager") == "yes"
-        else _vocabulary(row, model.vocab_size, split),
+        "vocab": _vocabulary(row, model.vocab_size, split),
         **_pace(software, engine, split),
         "sequence_parallel": float(splits_sequence(row, split)),
         "saves_gathered": float(of_this_project),
@@ -125,12 +128,12 @@ def _flash_rate(row: Row, cluster: ClusterSpec) -> float:
     """Returns the rate of fused attention over that of the cluster's devices, which is already the stack's own where it
     has a kernel of its own: a row that states another one has that one's.
     """
-    software, kernel = software_of(row), row.get("attention_kernel", "")
-    ratio = flash_ratio(software, cluster.device.architecture)
-    if ratio is None:
-        return FLASH_RATE.get(kernel, 1.0)
-    is_own = kernel in ("", fact(software, "flash_kernel", ""))
-    return 1.0 if is_own else FLASH_RATE.get(kernel, 1.0) / ratio
+    software, kernel, architecture = software_of(row), row.get("attention_kernel", ""), cluster.device.architecture
+    ratio = flash_ratio(software, architecture)
+    if ratio is not None and kernel in ("", fact(software, "flash_kernel", "")):
+        return 1.0
+    rate = HOPPER_RATE.get(kernel) if architecture == "Hopper" else None
+    return (rate or FLASH_RATE.get(kernel, 1.0)) / (ratio or 1.0)
 
 
 def _host_costs(row: Row, *, fused: bool) -> dict[str, float]:
@@ -192,7 +195,7 @@ def splits_sequence(row: Row, split: float) -> bool:
     """Returns whether tensor parallelism splits the sequence too: as stated, else as is usual for the software."""
     if row.get("seq_parallel"):
         return row["seq_parallel"] == "yes"
-    return split > 1 and (bool(row.get("engine")) or bool(fact(software_of(row), "sequence_parallel", False)))
+    return split > 1 and (bool(row.get("engine")) or float(fact(software_of(row), "sequence_parallel", False)) > 0.5)
 
 
 def unfused_of(row: Row) -> tuple[str, ...]:
@@ -242,9 +245,11 @@ def padded(vocab_size: int, split: float) -> float:
 
 
 def _vocabulary(row: Row, vocab_size: int, split: float) -> float:
-    """Returns the words of all tensor-parallel ranks: padded, or as many as divide among them; modules of transformers
-    have those of the table.
+    """Returns the words of all tensor-parallel ranks: as stated, padded, or as many as divide among them; modules of
+    transformers have those of the table.
     """
+    if stated := number(row, "padded_vocab"):
+        return stated
     if row.get("engine") or row.get("eager") == "yes":
         return vocab_size
     is_padded = fact(software_of(row), "pads_vocabulary_in_node", True) or not within_node(row)
@@ -257,10 +262,9 @@ def moments_of(row: Row, model: ModelSpec, stages: float) -> float:
     The 8-bit optimizer holds two states of one byte each, but the embedding's in fp32 (bitsandbytes,
     `StableEmbedding`).
     """
-    if row.get("optimizer") == "adafactor":
-        return 0.0
-    if row.get("optimizer") != "adam8bit":
-        return 2.0
+    stated = row.get("optimizer", "")
+    if stated != "adam8bit":
+        return next((states for name, states in _STATES if name in stated.lower()), 2.0)
     blocks = (model.num_parameters - model.embedding_parameters) / stages
     return 0.5 + 1.5 * model.embedding_parameters / (model.embedding_parameters + blocks)
 

@@ -22,7 +22,7 @@ from platform.cost_model.stacks import fact, runs
 from platform.validate.cells import Row, choice, number, positive_number, within_node
 from platform.validate.facts import WORDS
 from platform.validate.published import modules_of, moments_of, precision_of, stack_features
-from platform.validate.readings import Reading, open_facts, recomputation_chances
+from platform.validate.readings import Reading, Size, open_facts, recomputation_chances
 from platform.validate.row_parts import batch_of, cluster_of_row, layout_of_row, model_of
 from platform.validate.row_software import STAGES, software_of
 from trainers.records.measurement import TIMED, Outcome
@@ -103,7 +103,9 @@ def _columns(row: Row, model: ModelSpec, cluster: ClusterSpec, layout: Mapping[s
         state_bytes=state_bytes,
         moments=moments_of(row, model, stages),
         gathered_bytes=1.0 if row.get("engine") and row["precision"] == "fp8_tensorwise" else None,
-        is_rowwise=row.get("float8_scaling") == "rowwise",
+        # Blackwell's matrix units apply the scales of blocks themselves.
+        is_rowwise=row.get("float8_scaling") == "rowwise"
+        or (row.get("float8_scaling") == "blockwise" and cluster.device.architecture != "Blackwell"),
         compression=row.get("compression", "") or "none",
     )
     return features(
@@ -177,14 +179,17 @@ def _with_readings(run: PublishedRun, assumed: tuple[str, ...]) -> PublishedRun:
     """Returns the run with the readings of its row's open facts of two values, and what is assumed of them."""
     readings, named = list(run.readings), list(assumed)
     if not run.row.get("engine"):
-        of_row = {name: np.asarray(run.values[name]) for name in MODEL_PARALLEL}
-        stages, replicas = float(np.prod([of_row[name] for name in CUTTING["depth"]])), run.values["dp"]
-        for name, rows, chance in open_facts(
-            run.row, layers=run.model.num_layers, stages=stages, num_replicas=replicas
-        ):
-            values = [_interpret(row, measured=False).values for row in rows]
-            other, share = (values[1], 1 - chance) if values[0] == run.values else (values[0], chance)
-            readings.append(Reading(fact=name, chance=share, values=other))
+        stages, width, tokens = (
+            float(np.prod([run.values[name] for name in CUTTING[cut]])) for cut in ("depth", "width", "tokens")
+        )
+        size = Size(layers=run.model.num_layers, stages=stages, width=width, tokens=tokens, replicas=run.values["dp"])
+        for name, rows in open_facts(run.row, run.cluster, size):
+            if max(chance for _, chance in rows) > 1 - LEAST_CHANCE:
+                continue
+            for row, chance in rows:
+                values = _interpret(row, measured=False).values
+                if values != run.values:
+                    readings.append(Reading(fact=name, chance=chance, values=values))
             named.append(OPEN.format(name))
     return dataclasses.replace(run, readings=tuple(readings), assumed=tuple(named))
 

@@ -11,13 +11,19 @@ import numpy as np
 
 from platform.cost_model import constants
 from platform.cost_model.columns import Array, from_rows
+from platform.cost_model.hardware import ClusterSpec
 from platform.cost_model.predict import Prediction, normal_cdf, predict, spread
 from platform.cost_model.stacks import fact
 from platform.validate.cells import Row
+from platform.validate.published import is_flash, precision_of
 from platform.validate.row_software import data_parallelism_of, software_of
 
 UNSTATED_SIGMA = constants.number("readings", "UNSTATED_SIGMA")
 FLASH_CHANCE = constants.number("readings", "FLASH_CHANCE")
+CUDNN_CHANCE = constants.number("readings", "CUDNN_CHANCE")
+EITHER = constants.number("readings", "EITHER")
+Readings = Sequence[tuple[Row, float]]
+"""Rows that state a fact that another leaves open, each with its chance."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,28 +32,50 @@ class Reading:
 
     fact: str
     chance: float
-    values: Mapping[str, float] | None
-    """The row of `Columns`; None for the value with which the run itself is read."""
+    values: Mapping[str, float]
+    """The row of `Columns`."""
 
 
-def open_facts(
-    row: Row, *, layers: int, stages: float, num_replicas: float
-) -> Iterator[tuple[str, tuple[Row, Row], float]]:
-    """Yields (fact, the two rows that state it, chance of the first) for each fact of two values that `row` leaves
-    open.
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Size:
+    """The size of a run, which decides what facts matter to it."""
+
+    layers: int
+    stages: float
+    width: float
+    """Tensor-parallel ranks."""
+    tokens: float
+    """Context-parallel ranks."""
+    replicas: float
+
+
+def open_facts(row: Row, cluster: ClusterSpec, size: Size) -> Iterator[tuple[str, Readings]]:
+    """Yields (fact, its readings) for each fact that `row` leaves open, its software does not settle, and its run would
+    notice.
     """
     software = software_of(row)
+
+    def either(column: str, first: str, second: str, chance: float) -> tuple[str, Readings]:
+        return column, [({**row, column: first}, chance), ({**row, column: second}, 1 - chance)]
+
     chance = float(fact(software, "interleaves", False))
-    if stages > 1 and not row.get("vp") and not row.get("schedule") and 0 < chance < 1 and layers % stages == 0:
-        yield "vp", ({**row, "vp": f"{layers // stages:g}"}, {**row, "vp": "1"}), chance
-    chance = float(fact(software, "overlaps_reduction", False))
-    is_megatron = data_parallelism_of(row) == "megatron"
-    if is_megatron and num_replicas > 1 and not row.get("dp_overlap") and 0 < chance < 1:
-        yield "dp_overlap", ({**row, "dp_overlap": "yes"}, {**row, "dp_overlap": "no"}), chance
-    stated = any(row.get(name) for name in ("attention_kernel", "flash_attention", "attention"))
-    unknown = not stated and fact(software, "flash", None) is None and software in ("other", "huggingface")
-    if unknown and not row.get("engine") and "A100" in row.get("gpu", ""):
-        yield "flash", ({**row, "flash_attention": "yes"}, {**row, "flash_attention": "no"}), FLASH_CHANCE
+    if size.stages > 1 and not row.get("vp") and not row.get("schedule") and size.layers % size.stages == 0:
+        yield either("vp", f"{size.layers // size.stages:g}", "1", chance)
+    if data_parallelism_of(row) == "megatron" and size.replicas > 1 and not row.get("dp_overlap"):
+        yield either("dp_overlap", "yes", "no", float(fact(software, "overlaps_reduction", False)))
+    if size.width > 1 and not row.get("seq_parallel"):
+        yield either("seq_parallel", "yes", "no", float(fact(software, "sequence_parallel", False)))
+    if size.tokens > 1 and not row.get("cp_comm") and fact(software, "cp_comm", None) is None:
+        yield either("cp_comm", "ring", "all_to_all", EITHER)
+    scaled = precision_of(row)[0] == "fp8" and not row.get("float8_scaling")
+    if scaled and fact(software, "float8_scaling", None) is None:
+        yield either("float8_scaling", "tensorwise", "rowwise", EITHER)
+    named = row.get("attention_kernel") or row.get("attention")
+    flash, either_way = is_flash(row, cluster), not row.get("flash_attention") and "A100" in cluster.device.name
+    if not named and not flash and either_way and fact(software, "flash", None) is None:
+        yield either("flash_attention", "yes", "no", FLASH_CHANCE)
+    if not named and flash and cluster.device.architecture == "Hopper" and fact(software, "flash_kernel", None) is None:
+        yield either("attention_kernel", "te", "flash2", CUDNN_CHANCE)
 
 
 def recomputation_chances(capacity_gib: float, needed_gib: Sequence[float]) -> list[float]:
@@ -62,10 +90,10 @@ def recomputation_chances(capacity_gib: float, needed_gib: Sequence[float]) -> l
 def predict_read(runs: Sequence[Mapping[str, float]], readings: Sequence[Sequence[Reading]]) -> Prediction:
     """Returns the prediction of each row of columns, averaged over its readings."""
     prediction = predict(from_rows(runs))
-    others = [(place, reading) for place, some in enumerate(readings) for reading in some if reading.values is not None]
+    others = [(place, reading) for place, some in enumerate(readings) for reading in some]
     if not others:
         return prediction
-    seconds = predict(from_rows([reading.values for _, reading in others if reading.values is not None])).step.total_s
+    seconds = predict(from_rows([reading.values for _, reading in others])).step.total_s
     base = prediction.step.total_s
     shift, variance = np.zeros(len(runs)), np.zeros(len(runs))
     by_fact: dict[tuple[int, str], list[tuple[float, float]]] = {}

@@ -2,9 +2,11 @@
 
 import dataclasses
 import itertools
+import math
+import statistics
 from typing import get_args
 
-from platform.cost_model.hardware import ClusterSpec, cluster_of, find_device_by_memory, node_names
+from platform.cost_model.hardware import ClusterSpec, Device, catalogue, cluster_of, find_device_by_memory, node_names
 from platform.cost_model.stacks import fact, has, with_software
 from platform.validate.cells import Row, choice, number, positive_number, whole_number
 from platform.validate.facts import NOTED, noted_column
@@ -125,7 +127,18 @@ def cluster_of_row(row: Row) -> ClusterSpec:
         inter_gb_per_s=(number(row, "node_gbps") or 0.0) / 8,
         intra_gb_per_s=number(row, "link_gbs") or 0.0,
     )
+    if not of_this_project and cluster.network_source == "assumed" and cluster.usual_node:
+        cluster = dataclasses.replace(cluster, link_sigma=_spread_of_networks(device))
     return with_software(cluster, software_of(row))
+
+
+def _spread_of_networks(device: Device) -> float:
+    """Returns the log deviation of the networks of the catalogue's nodes that have devices of this family: how far a
+    network that is not stated may be from the usual node's.
+    """
+    nodes, family = catalogue()["nodes"].values(), device.name.split("-")[0]
+    alike = [math.log(node["inter_gb_per_s"]) for node in nodes if node["device"].split("-")[0] == family]
+    return statistics.pstdev(alike)
 
 
 def _degrees(row: Row) -> tuple[dict[str, float], float]:
@@ -202,7 +215,7 @@ def layout_of_row(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str,
         )
     # Of FSDP under a pipeline as its software has it, unless the row states that parameters are gathered anew.
     stage = stage_of(strategy, software_of(row), 1 if row.get("regathers") == "yes" else stages)
-    shard = dp if stage or has(engine, "shards_at_stage_0") else 1.0
+    shard = dp if stage else 1.0
     virtual = _virtual_stages(row, model, stages)
     usual = fact(software_of(row), "grad_sync", "every" if has(engine, "reduces_every_micro_step") else "last")
     every = "grad_sync" not in row and usual == "every" and has(engine, "reduces_every_micro_step") and stages == 1

@@ -23,8 +23,8 @@ def _points(sizes: Sequence[int]) -> tuple[BatchPoint, ...]:
     return tuple(BatchPoint(micro_batch=size, grad_accum=48 // size) for size in sizes)
 
 
-def _run(outcome: Outcome) -> Run:
-    return Run(steps=(), began_s=0.0, outcome=outcome)
+def _run(outcome: Outcome, peak_gib: float | None = None) -> Run:
+    return Run(steps=(), began_s=0.0, outcome=outcome, peak_gib=peak_gib)
 
 
 @pytest.mark.parametrize("sizes", [SIZES, (5,), (1, 2), tuple(range(1, 98))])
@@ -44,6 +44,24 @@ def test_every_limit_of_memory_is_answer(sizes: tuple[int, ...]) -> None:
         assert len(set(tried)) == len(tried) <= 2 + 2 * len(sizes).bit_length() and not answer.remark
 
 
+@pytest.mark.parametrize("bend", [0.0, 0.02, -0.02])
+@pytest.mark.parametrize("last", [1, 7, 64, 4096])
+def test_memory_of_two_sizes_names_the_largest(last: int, bend: float) -> None:
+    """Checks the answer and how many sizes are tried where memory is a line of the micro-batch, and where it bends."""
+    points = tuple(BatchPoint(micro_batch=size, grad_accum=1) for size in range(1, last + 1))
+    for fits in {1, 2, 3, last // 3 + 1, last - 1, last} & set(range(1, last + 1)):
+        tried: list[int] = []
+
+        def runs(batch: BatchPoint, fits: int = fits, tried: list[int] = tried) -> Run:
+            tried.append(batch.micro_batch)
+            held_gib = 10 + 60 * (batch.micro_batch / fits) ** (1 + bend)
+            return _run(Outcome.OK if batch.micro_batch <= fits else Outcome.OOM, held_gib)
+
+        answer = largest(runs, points, capacity_gib=70.5)
+        assert answer.fitting[-1].micro_batch == fits and len(set(tried)) == len(tried)
+        assert len(tried) <= (5 if not bend and fits <= 100 else 4 + 2 * last.bit_length()), (fits, tried)
+
+
 def test_a_failure_ends_it_and_time_does_with_a_remark() -> None:
     ends = {1: Outcome.OK, 2: Outcome.OK, 4: Outcome.FAILED}
     answer = largest(lambda batch: _run(ends[batch.micro_batch]), _points(SIZES))
@@ -60,6 +78,9 @@ def test_a_failure_ends_it_and_time_does_with_a_remark() -> None:
     late = largest(slow, _points(SIZES), limit_s=0.03)
     assert [point.micro_batch for point in late.fitting] == [1, 2]
     assert "no micro-batch from 3 on was known to fit" in late.remark
+
+    untimely = largest(lambda batch: _run(Outcome.OK), _points(SIZES), has_time=lambda: False)
+    assert [point.micro_batch for point in untimely.fitting] == [1] and untimely.remark
 
 
 SCRIPT = """

@@ -145,3 +145,28 @@ def test_the_error_before_and_after_is_told() -> None:
 
 def test_nothing_measured_changes_nothing() -> None:
     assert measured(np.array([], dtype=np.int64), np.array([])).corrected is PREDICTION
+
+
+def test_measurements_that_contradict_each_other_earn_less() -> None:
+    rows = np.array([0, 20, 40])
+    alike, contrary = (measured(rows, STEP_S[rows] * np.array(off)) for off in ([1.2, 1.2, 1.2], [1.2, 1.0, 0.8]))
+    assert contrary.learned.earned() < 0.8 < alike.learned.earned() == 1
+    assert measured(rows[:1], STEP_S[:1] * 1.3).learned.earned() == 1
+    mean = contrary.learned.each(np.arange(len(PLACES)))[0]
+    moved = np.log(contrary.corrected.step.total_s / STEP_S)
+    assert moved == pytest.approx(mean * contrary.learned.earned())
+
+
+def test_points_that_share_an_axis_with_all_measured_learn_more_of_them_than_others() -> None:
+    tp = np.array([layout.tp for _, layout, _ in POINTS])
+    rows = np.flatnonzero(tp == 1)[:3]
+    mean = learn(PLACES, rows, np.full(3, 0.2), TIME).each(np.arange(len(PLACES)))[0]
+    assert 0 < np.median(mean[tp == 8]) < 0.95 * np.median(mean[tp == 1])
+
+
+def test_a_step_that_the_host_paces_learns_little_of_those_that_the_device_paces() -> None:
+    share = np.where(np.arange(len(PLACES)) % 2, 0.9, 0.0)
+    mean = learn(dataclasses.replace(PLACES, host_share=share), EVERY_TENTH, np.full(8, 0.2), TIME).each(
+        np.arange(len(PLACES))
+    )[0]
+    assert np.median(mean[share > 0]) < 0.7 * np.median(mean[share == 0])

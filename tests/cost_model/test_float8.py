@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from platform.cost_model.compute import weight_casts_s
 from platform.cost_model.engines.fsdp import Fsdp
 from platform.cost_model.features import from_points
-from platform.cost_model.hardware import find_cluster, with_network
+from platform.cost_model.hardware import BANDWIDTH_SHARE, find_cluster, with_network
 from platform.cost_model.lower_bound import lower_bound_gib
 from platform.cost_model.predict import predict
 from search_spaces import load
@@ -125,3 +126,17 @@ def test_autocast_holds_the_cast_table_of_the_head_at_the_loss(
     batch = BatchPoint(micro_batch=micro_batch, grad_accum=BF16.global_batch // micro_batch)
     predicted = float(predict(from_points([(BF16, chosen, batch)], find_cluster("1xH200"))).memory.allocated_gib[0])
     assert predicted == pytest.approx(peak_gib, rel=0.005)
+
+
+def test_weights_are_cast_for_both_passes_unless_their_casts_are_gathered() -> None:
+    """Checks 5 + 3 bytes of each weight of the blocks, a micro-batch."""
+    ddp = dataclasses.replace(COMPILED, engine="ddp", zero_stage=0, dp_shard=1, dp_replicate=8)
+    seconds: dict[tuple[str, str], float] = {}
+    for precision, layout in (("fp8_tensorwise", ddp), ("fp8_rowwise", COMPILED), ("fp8_tensorwise", COMPILED)):
+        recipe = dataclasses.replace(BF16, compute_precision=precision)
+        row = from_points([(recipe, layout, BatchPoint.of(recipe, layout, 4))], find_cluster("8xH200"))
+        seconds[precision, layout.engine] = (weight_casts_s(row, row.layer_parameters) * row.bandwidth).item()
+    a_weight = 8.0 * BF16.model.parameters_per_layer / BANDWIDTH_SHARE
+    assert seconds == pytest.approx(
+        {("fp8_tensorwise", "ddp"): a_weight, ("fp8_rowwise", "fsdp"): a_weight, ("fp8_tensorwise", "fsdp"): 0.0}
+    )

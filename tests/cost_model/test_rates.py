@@ -202,7 +202,7 @@ def test_a_host_that_was_never_measured_widens_intervals_where_it_sets_the_pace(
     ],
 )
 def test_without_its_table_a_software_has_the_deviation_of_one_without_a_run(software: str, table: str) -> None:
-    assert stack_costs(software)["stack_sigma"] < BLIND_SIGMA and table in stacks.tables_of(software)
+    assert stack_costs(software)["stack_sigma"] <= BLIND_SIGMA and table in stacks.tables_of(software)
     with stacks.without(table):
         assert stack_costs(software)["stack_sigma"] == BLIND_SIGMA
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 
 from trainers.models import build_check
 from trainers.spec.architectures import architecture_of
@@ -70,6 +71,24 @@ def test_a_reason_names_the_key() -> None:
     assert reason(bos_token_id="x").startswith("Field 'bos_token_id' with value 'x' doesn't match any type")
     assert not reason(pad_token_id=97)
     assert not reason(num_hidden_layers=100, layer_types=["full_attention"] * 100)
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+def test_rotary_positions_that_depend_on_the_length_are_built(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their code looks at positions: that of dynamic in every version of transformers, that of longrope in 5.17, whose
+    comparison stands in the check here.
+    """
+    factors = {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8, "original_max_position_embeddings": 32}
+    scaling = {"rope_type": kind, "factor": 2.0} | (factors if kind == "longrope" else {})
+    run = build_check._run  # pyright: ignore[reportPrivateUsage]
+
+    def compared(built: Any) -> None:
+        run(built)
+        assert torch.zeros(1, device="meta") > 32
+
+    if kind == "longrope":
+        monkeypatch.setattr(build_check, "_run", compared)
+    assert not reason(rope_scaling=scaling)
 
 
 def test_another_count_of_a_block_is_told() -> None:

@@ -65,7 +65,7 @@ AXES: Mapping[str, frozenset[str]] = {
     "platform/validate/metrics.py": frozenset({"engine", "zero_stage"}),
     "platform/validate/published.py": frozenset({"attention", "compile", "engine", "loss", "mlp"}),
     "platform/validate/published_run.py": SHARED,
-    "platform/validate/readings.py": frozenset({"attention", "engine", "schedule"}),
+    "platform/validate/readings.py": frozenset({"attention", "schedule"}),
     "platform/validate/row_parts.py": SHARED,
     "platform/validate/row_software.py": frozenset({"engine"}),
     "platform/validate/rows.py": frozenset({"schedule"}),

@@ -16,7 +16,7 @@ NEMO = {
     **PRINTED_ROW, "software": "megatron-core", "gpu": "H100", "gpu_mem_gb": "80", "gpus": "64", "nodes": "8",
     "tp": "8", "pp": "2", "dp": "4", "strategy": "zero1", "micro_batch": "1", "grad_accum": "8", "global_batch": "32",
     "attention_kernel": "te", "vp": "", "activation_ckpt": "none", "iter_time_s": "3", "tflops_per_gpu": "",
-    "notes": "", "source": "",
+    "notes": "", "source": "", "node_gbps": "3200",
 }  # fmt: skip
 
 

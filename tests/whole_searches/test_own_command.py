@@ -17,6 +17,7 @@ from trainers.commands import step_lines
 from trainers.records.measurement import Outcome
 
 HF = Path(__file__).parent / "hf_training.py"
+TRL = Path(__file__).parent / "trl_training.py"
 LOOP = """
 import argparse, json, os, time
 parser = argparse.ArgumentParser()
@@ -123,12 +124,24 @@ def _outcomes(run: Run) -> dict[str, set[Outcome]]:
 
 @pytest.mark.ray
 @pytest.mark.heavy
-def test_transformers_trainer_is_searched_on_two_workers_to_a_confirmed_answer(tmp_path: Path) -> None:
-    """Checks the page's whole example (docs/your-training.md), under torchrun, with the callback as it is copied."""
-    shutil.copy(HF, tmp_path / "train.py")
+@pytest.mark.parametrize(
+    ("script", "flags"),
+    [(HF, ()), (TRL, ("--packing", "true", "--packing_strategy", "wrapped", "--max_length", "64", "--bf16", "false"))],
+    ids=["transformers", "trl"],
+)
+def test_a_trainer_is_searched_on_two_workers_to_a_confirmed_answer(
+    script: Path, flags: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Checks the page's whole example (docs/your-training.md), under torchrun, with the callback as it is copied; and
+    TRL, which no lock holds: `pip install trl` where its test is to run.
+    """
+    if script == TRL:
+        pytest.importorskip("trl")
+    shutil.copy(script, tmp_path / "train.py")
     shutil.copy(step_lines.__file__, tmp_path)
     torchrun = str(Path(sys.executable).parent / "torchrun")
     flags = (
+        *flags,
         *("--output_dir", "{out}", "--max_steps", "1000", "--logging_steps", "1", "--use_cpu", "--report_to", "none"),
         *("--save_strategy", "no", "--per_device_train_batch_size", "{micro_batch=2,8}"),
         *("--gradient_accumulation_steps", "{grad_accum}", "--gradient_checkpointing", "{ckpt=true,false}"),

@@ -1,4 +1,4 @@
-"""Finds the largest micro-batch at which a command fits into memory: doubling, then bisecting."""
+"""Finds the largest micro-batch at which a command fits into memory."""
 
 import dataclasses
 import time
@@ -38,36 +38,68 @@ class LargestFound:
 
 
 def largest(
-    runs: Callable[[BatchPoint], Run], points: Sequence[BatchPoint], *, limit_s: float = LIMIT_S
+    runs: Callable[[BatchPoint], Run],
+    points: Sequence[BatchPoint],
+    *,
+    capacity_gib: float | None = None,
+    limit_s: float = LIMIT_S,
+    has_time: Callable[[], bool] = lambda: True,
 ) -> LargestFound:
-    """Returns the largest of these points, ascending, that `runs` says to fit. Each size is at least twice the one
-    before until one does not fit, then the middle of those between is tried.
+    """Returns the largest of these points, ascending, that `runs` says to fit.
 
-    Anything but lack of memory ends it at once, as does the limit of time.
+    Sizes are doubled until one does not fit, then the middle of those between is tried. Where a device holds
+    `capacity_gib`, the line through the memory of two sizes that fit names the next one, and the one above that: few
+    sizes are tried of many. Anything but lack of memory ends it at once, as do `limit_s` and the end of `has_time`,
+    which is asked once a size fits.
     """
     began_s = time.monotonic()
     low, high = -1, len(points)
     ended: Misfit | None = None
+    held: list[tuple[int, float]] = []
     while high - low > 1 and (ended is None or ended.run.outcome is Outcome.OOM):
-        if low >= 0 and time.monotonic() - began_s > limit_s:
+        took_s = time.monotonic() - began_s
+        if low >= 0 and (took_s > limit_s or not has_time()):
+            after = f"after {limit_s:.0f} s" if took_s > limit_s else "for want of time in the budget"
             untried = points[low + 1].micro_batch
-            remark = f"after {limit_s:.0f} s no micro-batch from {untried} on was known to fit, and none was tried"
+            remark = f"{after} no micro-batch from {untried} on was known to fit, and none was tried"
             return LargestFound(fitting=tuple(points[: low + 1]), ended=ended, remark=remark)
-        index = (low + high) // 2 if ended else _next(points, low)
-        run = runs(points[index])
+        most = _most(held, capacity_gib)
+        index = _next(points, low, high, most, bisects=ended is not None)
+        batch, run = points[index], runs(points[index])
+        if most is not None and (batch.micro_batch <= most) != (run.outcome is Outcome.OK):
+            held.clear()  # memory is no line
         if run.outcome is Outcome.OK:
             low = index
+            if run.peak_gib is not None:
+                held = [*held[-1:], (batch.micro_batch, run.peak_gib)]
         else:
-            high, ended = index, Misfit(run=run, batch=points[index])
+            high, ended = index, Misfit(run=run, batch=batch)
     return LargestFound(fitting=tuple(points[: low + 1]), ended=ended)
 
 
-def _next(points: Sequence[BatchPoint], low: int) -> int:
-    """Returns the index of the first size that is at least twice that at `low`, or of the last one."""
+def _most(held: Sequence[tuple[int, float]], capacity_gib: float | None) -> float | None:
+    """Returns the micro-batch at which the line through two sizes and their GiB reaches the capacity; None where that
+    is not known, or memory does not grow.
+    """
+    if capacity_gib is None or len(held) < 2:
+        return None
+    (less, less_gib), (more, more_gib) = held
+    slope_gib = (more_gib - less_gib) / (more - less)
+    return more + (capacity_gib - more_gib) / slope_gib if slope_gib > 0 else None
+
+
+def _next(points: Sequence[BatchPoint], low: int, high: int, most: float | None, *, bisects: bool) -> int:
+    """Returns the index of the size to try above `low` and below `high`: the largest one up to `most`, or the next one
+    where none is; without a `most` the middle of them, or the first that is at least twice that at `low`.
+    """
     if low < 0:
-        return 0
-    sizes = range(low + 1, len(points))
-    return next((i for i in sizes if points[i].micro_batch >= 2 * points[low].micro_batch), len(points) - 1)
+        return (low + high) // 2 if bisects else 0
+    sizes = range(low + 1, high)
+    if most is not None:
+        return max((i for i in sizes if points[i].micro_batch <= most), default=low + 1)
+    if bisects:
+        return (low + high) // 2
+    return next((i for i in sizes if points[i].micro_batch >= 2 * points[low].micro_batch), high - 1)
 
 
 def short_run(job: Job, start: Starter, batch: BatchPoint) -> Run:

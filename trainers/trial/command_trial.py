@@ -76,8 +76,12 @@ class _CommandTrial:
 
     def measure_largest(self) -> tuple[str, str]:
         """Measures the largest of the job's batch points that fits; returns the trial's state and why."""
+        cluster = self._job.cluster
         answer = largest(
-            lambda batch: self._timed(batch, lambda: short_run(self._job, self._start, batch)), self._job.rungs
+            lambda batch: self._timed(batch, lambda: short_run(self._job, self._start, batch)),
+            self._job.rungs,
+            capacity_gib=cluster.device_memory_gib if cluster.device_kind == "cuda" else None,
+            has_time=lambda: self._has_time(runs=2),  # the size, and the measurement of the largest
         )
         ended = answer.ended and self._of_run(answer.ended.batch, answer.ended.run, {})
         # A size that fits for some steps may run out of memory later: then the next smaller one is measured.
@@ -94,8 +98,9 @@ class _CommandTrial:
             self._record(ended)
         return ("failed", ended.reason) if ended is not None and ended.outcome in _FAILURES else ("done", "")
 
-    def _has_time(self) -> bool:
-        return time.monotonic() + self._longest_s <= self._stop_at_s
+    def _has_time(self, runs: int = 1) -> bool:
+        """Returns whether so many runs, each as long as the longest one, end before the time budget."""
+        return time.monotonic() + runs * self._longest_s <= self._stop_at_s
 
     def _measured(self, batch: BatchPoint, remark: str = "") -> Measurement:
         """Runs the command at the point; returns what was recorded of it."""

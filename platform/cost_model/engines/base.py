@@ -151,6 +151,10 @@ class EngineCosts(abc.ABC):
         """Returns the rows whose weights stay in the states' type and are cast for each product."""
         return np.zeros((), dtype=bool)
 
+    def gathers_casts(self, c: Columns) -> Mask:
+        """Returns the rows whose FP8 weights are cast by their owners, before they are gathered."""
+        return np.zeros((), dtype=bool)
+
     def stops_early(self, c: Columns) -> Mask:
         """Returns the rows whose recomputation stops at the last saved tensor: the last product's output is not needed
         (torch.utils.checkpoint.set_checkpoint_early_stop).

@@ -8,7 +8,7 @@ from platform.cost_model.columns import Array, Columns, Mask, code_of
 from platform.cost_model.compression import held_bytes, passing_bytes, squeezing_s
 from platform.cost_model.engines.autocast import autocast_cache, autocast_certain, cast_traffic, head_cast
 from platform.cost_model.engines.base import Certain, Copies, EngineCosts, Load, PerParameter, Sizes
-from platform.cost_model.engines.exchange import Buckets, slowdown, syncs
+from platform.cost_model.engines.exchange import Buckets, hidden_share, syncs
 from platform.cost_model.hardware import BANDWIDTH_SHARE
 from trainers.spec.batch import BatchPoint
 from trainers.spec.layout import Layout
@@ -73,7 +73,7 @@ class Ddp(EngineCosts):
         reduced = buckets.reduced_s
         hidden = np.where(c.factor_rank == 0, np.minimum(reduced - reduced / buckets.count, load.backward), 0.0)
         squeezing = squeezing_s(c, load.owned, c.bandwidth * BANDWIDTH_SHARE)
-        return syncs(c) * (reduced - hidden * (1 - slowdown(c, buckets.ring)) + squeezing)
+        return syncs(c) * (reduced - hidden * hidden_share(c, buckets.ring) + squeezing)
 
     def certain(self, recipe: Recipe, layout: Layout, batch: BatchPoint) -> Certain:
         """Returns the certain memory: weights, states and PowerSGD's error feedback; bucket views hold the gradients

@@ -10,7 +10,7 @@ from platform.cost_model.columns import Array, Columns, Mask, checkpointed_share
 from platform.cost_model.engines import gathering
 from platform.cost_model.engines.autocast import autocast_cache, autocast_certain, cast_traffic, head_cast
 from platform.cost_model.engines.base import Certain, Copies, EngineCosts, HookCosts, Load, PerParameter, Sizes
-from platform.cost_model.engines.exchange import Buckets, slowdown, syncs, units_s
+from platform.cost_model.engines.exchange import Buckets, hidden_share, syncs, units_s
 from trainers.spec.batch import BatchPoint
 from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
@@ -170,7 +170,7 @@ class DeepSpeed(EngineCosts):
         buckets, whole_sums = Buckets.of(c, load.owned), _sums_whole(c)
         reduced = buckets.reduced_s
         sync_s = np.where((c.software.reduces_whole > 0) | whole_sums, reduced, buckets.scattered_s)
-        beside = np.minimum(sync_s * (1 - 1 / buckets.count), load.backward) * (1 - slowdown(c, buckets.ring))
+        beside = np.minimum(sync_s * (1 - 1 / buckets.count), load.backward) * hidden_share(c, buckets.ring)
         hidden = np.where(_overlaps(c) & ~whole_sums, beside, 0.0)
         times = np.where(c.zero_stage >= 2, c.grad_accum, syncs(c))
         return times * (sync_s - hidden) + buckets.owners.gather_s(load.owned * c.compute_bytes)
@@ -189,7 +189,7 @@ class DeepSpeed(EngineCosts):
             gathers_again=ones,
             near=c.shard,
             reductions=ones,
-            hidden=np.where(c.axes["overlap"] == _OFF, 0.0, c.hidden_gathers),
+            hidden=np.where((c.axes["overlap"] == _OFF) | (c.software.stated_overlap < 0), 0.0, c.hidden_gathers),
             stored_bytes=c.compute_bytes,
         )
 
@@ -266,7 +266,7 @@ class DeepSpeed(EngineCosts):
 
 def _overlaps(c: Columns) -> Mask:
     """Returns the rows of stages 1 and 2 whose communication overlaps with compute."""
-    return (c.axes["overlap"] == _ON) & (c.zero_stage < 3)
+    return ((c.axes["overlap"] == _ON) | (c.software.stated_overlap > 0)) & (c.zero_stage < 3)
 
 
 def _sums_whole(c: Columns) -> Mask:

@@ -67,12 +67,19 @@ def slowdown(c: Columns, ring: Ring) -> Array:
     return units + traffic * np.minimum(ring.bandwidth / ring.intra_bandwidth, 1.0)
 
 
+def hidden_share(c: Columns, ring: Ring) -> Array:
+    """Returns the share that a collective beside compute costs less than one alone: all but `slowdown`, and nothing
+    where a row states that its exchange does not overlap.
+    """
+    return np.where(c.software.stated_overlap < 0, 0.0, 1 - slowdown(c, ring))
+
+
 def exposed_s(c: Columns, ring: Ring, seconds: Array, bucket_s: Array, room: Array) -> Array:
     """Returns what shows of collectives of `seconds` beside `room` seconds of compute: all but what runs beside it, the
     `bucket_s` that nothing is left to hide, and what the others slow compute.
     """
     hidden = np.minimum(np.maximum(seconds - bucket_s, 0.0), room)
-    return seconds - hidden * (1 - slowdown(c, ring))
+    return seconds - hidden * hidden_share(c, ring)
 
 
 def syncs(c: Columns) -> Array:
@@ -105,7 +112,7 @@ def units_s(
 
     Each exchange takes `collectives` collectives. A micro-step has `gathers` gathers over all ranks that share the
     parameters, `gathers_again` gathers over the `near` ranks that hold them between the passes, and `reductions`
-    reductions. Compute hides the share `hidden` of these; where it is None, all but `slowdown`. A parameter on the host
+    reductions. Compute hides the share `hidden` of these; where it is None, `hidden_share`. A parameter on the host
     has `stored_bytes`.
     """
     stride, per_layer = inside(c, *SHARING), c.rank_block
@@ -132,7 +139,7 @@ def units_s(
     gathered = 2 * c.compute_bytes * outside + c.gradient_bytes * trained_outside
     ends = gathered / unit.bandwidth * (c.shard - 1) / c.shard
     ends = ends + across.all_reduce_s(trained_outside * c.gradient_bytes / c.shard)
-    near_share, far_share = (1 - slowdown(c, ring) if hidden is None else hidden for ring in (unit, across))
+    near_share, far_share = (hidden_share(c, ring) if hidden is None else hidden for ring in (unit, across))
     apart = num_units * replicas - beside * far_share
     exposed = talk - np.minimum(talk, load.slot) * near_share + reductions * apart + gather + scatter
     return c.grad_accum * exposed + ends

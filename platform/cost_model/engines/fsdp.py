@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from platform.cost_model import constants
-from platform.cost_model.columns import Array, Columns
+from platform.cost_model.columns import Array, Columns, Mask
 from platform.cost_model.engines import gathering
 from platform.cost_model.engines.base import NOTHING, Certain, Copies, EngineCosts, HookCosts, Load, PerParameter, Sizes
 from platform.cost_model.engines.exchange import units_s
@@ -38,6 +38,10 @@ class Fsdp(EngineCosts):
         sums = np.where((c.sync_every > 0) & (c.shard > 1), reduced, super().weight_traffic(c, repeated))
         passes = np.where(c.zero_stage == 3, 2.0, 1 / c.grad_accum)
         return sums + np.where(c.shard > 1, (_cast_bytes(c) / c.shard + 2 * c.gathered_bytes) * passes, 0.0)
+
+    def gathers_casts(self, c: Columns) -> Mask:
+        """Returns the rows that gather one byte a parameter."""
+        return c.gathered_bytes < c.compute_bytes
 
     def frozen_traffic(self, c: Columns) -> Array:
         """Returns the bytes moved per frozen parameter and micro-batch: gathered ones are copied into place."""

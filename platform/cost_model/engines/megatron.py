@@ -71,7 +71,9 @@ class Megatron(EngineCosts):
         beside = exposed_s(c, buckets.ring, buckets.reduced_s, NOTHING, backward)
         pieces = BLOCK_TENSORS * load.blocks / c.rank_block * buckets.ring.ranks
         at_once = buckets.ring.all_reduce_s(buckets.num_bytes) + gathered + pieces * LAUNCH_S
-        return np.where(software.reduces_by_hooks > 0, np.where(c.zero_stage >= 1, at_once, beside), after)
+        sums_all = (c.zero_stage >= 1) & (software.overlaps_reduction == 0)  # unless a row states that it overlaps
+        by_hooks = np.where(c.zero_stage >= 1, after, beside)
+        return np.where(software.reduces_by_hooks > 0, np.where(sums_all, at_once, by_hooks), after)
 
     def _reduced_s(self, c: Columns, load: Load, backward: Array) -> Array:
         """Returns the exposed seconds per step of reducing gradients."""

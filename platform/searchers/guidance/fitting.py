@@ -17,6 +17,10 @@ from trainers.records.measurement import Outcome
 
 MEMORY = Prior(common=0.04, effects=0.25, smooth=0.03, noise=0.02)
 """Prior for the errors of predicted peaks."""
+UNPREDICTED = Prior(common=1.0, effects=1.0, smooth=0.5, noise=0.3)
+"""Prior of how far a point is from the limit of memory where none is predicted: 1 where it ran, -1 where it did not."""
+LIKELY = 1.0
+"""That distance before any measurement: most points of a space run."""
 NOISE = 0.03
 """Log deviation of a peak that other measurements cannot predict: rounding and fragmentation."""
 MARGIN = 0.02
@@ -26,8 +30,8 @@ CRASH_NOISE = 0.3
 
 
 class Fitting:
-    """A study's knowledge of memory. Where nothing is predicted, every point counts as fitting: the extrapolation of a
-    ladder's own measured memory decides.
+    """A study's knowledge of memory. Where times alone are predicted, every point counts as fitting: the extrapolation of
+    a ladder's own measured memory decides.
     """
 
     def __init__(self, points: PointArrays) -> None:
@@ -62,11 +66,26 @@ class Fitting:
 
     def chances(self, index: Index) -> Array:
         """Returns the probability that each point runs with head-room."""
+        if not self._points.predicted:
+            return self._chances_by_outcomes(index)
         if not self._points.predicts_memory:
             return np.ones(len(index))
         mean, sigma = self._posterior().each(index)
         fits = normal_cdf(-(self._points.log_pooled[index] + mean) / np.hypot(sigma, NOISE))
         return np.where(np.isin(index, self._ran_before), 1.0, fits)
+
+    def _chances_by_outcomes(self, index: Index) -> Array:
+        """Returns the probability that each point runs, learned from which ones ran: regression on labels (Rasmussen
+        and Williams 2006, section 6.5). It is 1 while none has failed.
+        """
+        if not self._crowded:
+            return np.ones(len(index))
+        if self._learned is None:
+            points = np.array(sorted({*self._timed, *self._crowded}), dtype=np.int64)
+            ran = np.where(np.isin(points, list(self._crowded)), -1.0, 1.0)
+            self._learned = learn(self._points, points, ran - LIKELY, UNPREDICTED)
+        mean, sigma = self._learned.each(index)
+        return normal_cdf((LIKELY + mean) / np.hypot(sigma, UNPREDICTED.noise))
 
     def too_large(self) -> npt.NDArray[np.bool_]:
         """Returns for every point whether it is likelier to run out of memory than to run."""

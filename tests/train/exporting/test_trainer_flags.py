@@ -1,5 +1,6 @@
 """Flags of a layout for a script with transformers' TrainingArguments, what has none by its name, and templates."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,8 @@ def test_a_template_is_a_space_whose_flags_there_are(path: Path) -> None:
         script = words.index("train.py")
         if path.stem == "trainer":
             assert _arguments([*words[script + 1 :]]).per_device_train_batch_size == 1
+        elif path.stem == "trl":  # tests/whole_searches/test_own_command.py runs it, where TRL is installed
+            assert ("--max_length", "2048") in itertools.pairwise(words)
         else:
             from accelerate.commands.launch import launch_command_parser
 
