@@ -25,6 +25,9 @@ ROUTER_BYTES = constants.number("experts", "ROUTER_BYTES")
 
 
 class _ExpertsCosts(DenseCosts):
+    def attention_s(self, c: Columns, tokens: Array) -> tuple[Array, Array]:
+        return _with_count(c, *super().attention_s(c, tokens))
+
     def products_s(self, c: Columns, tokens: Array) -> tuple[Array, Array]:
         h, heads, chosen = c.hidden, c.attention_width, c.blocks["experts_per_token"]
         shapes = (((heads + 2 * c.kv_width) / c.tp, h), (h, heads / c.tp), (c.blocks["num_experts"], h))
@@ -44,7 +47,7 @@ class _ExpertsCosts(DenseCosts):
             backward.append(_of_experts_s(c, rows, depth, width, groups))
             of_weights = _of_experts_s(c, groups * depth, width, rows / groups, groups)
             backward.append(unless_frozen(c, of_weights))
-        return functools.reduce(operator.add, forward), functools.reduce(operator.add, backward)
+        return _with_count(c, functools.reduce(operator.add, forward), functools.reduce(operator.add, backward))
 
     def last_product_s(self, c: Columns, tokens: Array) -> Array:
         """Returns 0: the router's gradient needs the output of the experts."""
@@ -56,7 +59,7 @@ class _ExpertsCosts(DenseCosts):
         a_row = c.hidden * c.compute_bytes / (c.bandwidth * BANDWIDTH_SHARE)
         accesses = rows * np.where(_is_fused(c), ROW_ACCESSES["compiled"], ROW_ACCESSES["eager"])
         accesses = accesses + tokens * _travelling(c) * ROW_ACCESSES["received"]
-        return forward + accesses * a_row, backward + (accesses + rows) * a_row
+        return _with_count(c, forward + accesses * a_row, backward + (accesses + rows) * a_row)
 
     def further_launches(self, c: Columns) -> Array:
         """Returns the kernels of routing and sorting, or of the loop over experts."""
@@ -77,6 +80,13 @@ class _ExpertsCosts(DenseCosts):
         # Rows as they arrive, and as they come back.
         sent = c.micro_batch * c.seq_len / c.cp * _travelling(c) * c.hidden * c.compute_bytes
         return saved + saved_rows + router, transient + 2 * rows + 2 * sent
+
+
+def _with_count(c: Columns, forward: Array, backward: Array) -> tuple[Array, Array]:
+    """Returns the seconds (forward, backward), the latter with a further forward pass where one counts the tokens of
+    experts: no recomputation repeats it.
+    """
+    return forward, backward + c.blocks["counted_ahead"] * forward
 
 
 def _rows(c: Columns) -> Array:

@@ -40,6 +40,7 @@ class Experts(BlockKind):
         "expert_parameters": lambda spec: spec.num_experts * _expert(spec),
         "shared_ffn": lambda spec: spec.shared_ffn_size,
         "fullest": lambda _: 1.0,
+        "counted_ahead": lambda _: 0.0,
     }
 
     def count(self, spec: ModelSizes) -> int:
