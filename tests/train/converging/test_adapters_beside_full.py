@@ -48,8 +48,8 @@ def _write_model(folder: Path) -> Recipe:
 def test_adapters_train_beside_the_whole_model_from_one_folder(tmp_path: Path) -> None:
     recipe = _write_model(tmp_path / "model")
     full = write_layout(tmp_path / "full.json", DDP, recipe=recipe, batch=BatchPoint(micro_batch=4, grad_accum=1))
-    stated, searched = "adapter=lora_8,learning_rate=5e-3", "adapter=lora_8,lora_targets=q_proj+v_proj"
-    arguments = [str(full), stated, searched, "--start-from", str(tmp_path / "model")]
+    adapters = "adapter=lora_8,learning_rate=5e-3"
+    arguments = [str(full), adapters, "--start-from", str(tmp_path / "model")]
     arguments += ["--steps", "150", "--seeds", "2", "--rates", "2", "--val-tokens", "1280"]
     told = converge(tmp_path, *arguments)
     assert told.returncode == 0, told.stderr[-3000:]
@@ -60,13 +60,13 @@ def test_adapters_train_beside_the_whole_model_from_one_folder(tmp_path: Path) -
     report = json.loads(again.stdout)
     assert all(line in told.stdout.splitlines() for line in report["answer"])
     assert report == json.loads((tmp_path / "compared" / "convergence.json").read_text())
-    assert set(report["strategies"]) == {"full", stated, searched} and not report["left_out"]
+    assert set(report["strategies"]) == {"full", adapters} and not report["left_out"]
     rates = {name: (of["learning_rate"], of["learning_rate_source"]) for name, of in report["strategies"].items()}
-    assert rates[stated] == (5e-3, "as stated")
-    assert rates["full"][1] == rates[searched][1] == "the best of 2 in 30 steps each"
+    assert rates[adapters] == (5e-3, "as stated")
+    assert rates["full"][1] == "the best of 2 in 30 steps each"
 
     first_losses: list[float] = []
-    for name in ("full", "adapter=lora_8_learning_rate=5e-3", "adapter=lora_8_lora_targets=q_proj_v_proj"):
+    for name in ("full", "adapter=lora_8_learning_rate=5e-3"):
         for seed in (0, 1):
             training = TrainingFolder(tmp_path / "compared" / name / f"seed-{seed}")
             plan, records = training.plan(), training.read_records()
@@ -75,7 +75,7 @@ def test_adapters_train_beside_the_whole_model_from_one_folder(tmp_path: Path) -
             assert (plan.recipe.adapter == "none") == (name == "full")
             assert losses[-1] < losses[0] < 4.5, "the folder's model has seen text"
             first_losses.append(losses[0])
-    assert first_losses == pytest.approx([first_losses[0]] * 6, rel=1e-5), "all begin with the same weights"
+    assert first_losses == pytest.approx([first_losses[0]] * 4, rel=1e-5), "all begin with the same weights"
 
     weights = tmp_path / "model" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-4] + bytes(4))
