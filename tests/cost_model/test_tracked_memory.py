@@ -114,28 +114,18 @@ def test_adapters_beside_a_frozen_model_are_predicted_within_five_percent_of_tor
 
 
 @pytest.mark.slow
-def test_plain_experts_are_predicted_within_ten_percent_of_what_a_step_holds() -> None:
-    """Checks a wide model, whose rows are most of it, and one as narrow as a miniature, whose places in sorting are
-    much, where each rank has all experts and where two share them out.
-    """
-    wide = dataclasses.replace(
+def test_plain_experts_are_predicted_within_five_percent_of_what_a_step_holds() -> None:
+    """Checks steps whose ranks have all experts, and whose two ranks share them out."""
+    model = dataclasses.replace(
         QWEN3_30B_A3B, config="", num_layers=3, hidden_size=256, num_heads=4, num_kv_heads=2, head_width=64,
         ffn_size=96, num_experts=16, experts_per_token=4, vocab_size=1024,
     )  # fmt: skip
-    narrow = dataclasses.replace(wide, hidden_size=64, head_width=16, ffn_size=32, num_experts=8, experts_per_token=2)
-    kernels: dict[str, Any] = {"attention": "sdpa", "loss": "chunked", "experts": "grouped", "zero_stage": 3}
-    points = [
-        (
-            Recipe(model=model, seq_len=512, global_batch=16, routing="balanced", compute_precision=precision),
-            Layout(engine="fsdp", dp_shard=2, ep=ep, checkpointing=checkpointing, **kernels),
-        )
-        for model, precision in ((wide, "fp32"), (wide, "bf16"), (narrow, "fp32"))
-        for ep in (1, 2)
-        for checkpointing in ("none", "full", "selective")
+    recipe = Recipe(model=model, seq_len=512, global_batch=16, routing="balanced", compute_precision="fp32")
+    layouts = [
+        fsdp(dp_shard=2, attention="sdpa", loss="chunked", experts="grouped", ep=ep, checkpointing=checkpointing)
+        for ep, checkpointing in ((1, "none"), (2, "none"), (2, "full"), (2, "selective"))
     ]
-    cases = [{"recipe": to_json(recipe), "layout": to_json(layout), "micro_batch": 4} for recipe, layout in points]
-    for (recipe, layout), peak in zip(points, _tracked("track_experts.py", cases), strict=True):
+    cases = [{"recipe": to_json(recipe), "layout": to_json(layout), "micro_batch": 4} for layout in layouts]
+    for layout, peak in zip(layouts, _tracked("track_experts.py", cases), strict=True):
         memory = peak_memory(from_points([(recipe, layout, BatchPoint.of(recipe, layout, 4))], find_cluster("8xH200")))
-        predicted = float(memory.allocated_gib[0])
-        print(f"{recipe.model.hidden_size} {recipe.compute_precision} {layout.label}: {predicted / peak - 1:+.1%}")
-        assert predicted == pytest.approx(peak, rel=0.1), (recipe.model.hidden_size, layout.label, peak)
+        assert float(memory.allocated_gib[0]) == pytest.approx(peak, rel=0.05), layout.label
