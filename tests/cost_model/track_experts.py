@@ -6,6 +6,9 @@ as this one sends itself, as under forced balance.
     PYTHONPATH=. python tests/cost_model/track_experts.py '[{"recipe": {...}, "layout": {...}, "micro_batch": 4}]'
 """
 
+# A storage is known by its private address.
+# pyright: reportPrivateUsage=false
+
 import json
 import sys
 import weakref

@@ -46,8 +46,8 @@ class Balance:
         The first backward pass of `aux` needs all of them: those of a single micro-batch are known by then, of several
         a further forward pass counts them.
         """
-        of_aux: Moment = "ahead" if num_micro_batches > 1 else "pass"
-        self._moment = {"aux": of_aux, "bias": "step"}.get(self._recipe.balance_loss)
+        moments: dict[str, Moment] = {"aux": "ahead" if num_micro_batches > 1 else "pass", "bias": "step"}
+        self._moment = moments.get(self._recipe.balance_loss)
 
     def counts(self, moment: Moment) -> bool:
         """Returns whether tokens are counted then."""

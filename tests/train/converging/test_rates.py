@@ -93,10 +93,12 @@ def test_weights_are_identified_by_every_byte_and_not_by_their_place(tmp_path: P
     files = {f"model-0000{part}-of-00002.safetensors": bytes(range(256)) * 500 * part for part in (1, 2)}
     for folder in folders:
         folder.mkdir()
-        for name, content in files.items():
-            (folder / name).write_bytes(content)
+        for name, written in files.items():
+            (folder / name).write_bytes(written)
     (folders[1] / "README.md").write_text("another file")
-    (folders[2] / name).write_bytes(content[:200_000] + b"\xff" + content[200_001:])
-    (folders[3] / name).write_bytes(content[:-1])
+    last = sorted(files)[-1]
+    content = files[last]
+    (folders[2] / last).write_bytes(content[:200_000] + b"\xff" + content[200_001:])
+    (folders[3] / last).write_bytes(content[:-1])
     first, copied, *others = (weights_identity(str(folder)) for folder in folders)
     assert first == copied and len({first, *others}) == 3
