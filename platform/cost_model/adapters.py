@@ -56,9 +56,9 @@ def host_s(c: Columns) -> tuple[Array, Array]:
     second = second + np.where(c.selective_checkpointing > 0, BACKWARD_LAUNCHES["repeated"], 0.0)
     layers = c.adapted_layers * (c.adapter_rank > 0)
     launch_s = np.where(is_compiled, COMPILED_LAUNCH_S, LAUNCH_S)
-    taken = np.where(is_compiled, TENSORS + np.where(in_nf4, quantised.TENSORS, 0.0), 0.0)
+    num_tensors = np.where(is_compiled, TENSORS + np.where(in_nf4, quantised.TENSORS, 0.0), 0.0)
     forward, backward = (layers * (count + of_weights) * launch_s for count in (first, second))
-    return forward + layers * taken * TENSOR_S, backward
+    return forward + layers * num_tensors * TENSOR_S, backward
 
 
 def filling_bytes(c: Columns) -> Array:

@@ -16,7 +16,9 @@ from trainers.models.model import Model
 from trainers.spec.recipe import Recipe
 
 Moment = Literal["step", "ahead", "pass"]
-"""When tokens are counted: in all passes of a step, ahead of it, or in the forward pass of its one micro-batch."""
+"""Moment at which tokens are counted: in all passes of a step, ahead of it, or in the forward pass of its one
+micro-batch.
+"""
 _RANKS = ("dp_replicate", "dp_shard", "cp")
 """Degrees whose ranks have other tokens of a step."""
 

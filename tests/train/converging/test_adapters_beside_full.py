@@ -51,14 +51,14 @@ def test_adapters_train_beside_the_whole_model_from_one_folder(tmp_path: Path) -
     adapters = "adapter=lora_8,learning_rate=5e-3"
     arguments = [str(full), adapters, "--start-from", str(tmp_path / "model")]
     arguments += ["--steps", "150", "--seeds", "2", "--rates", "2", "--val-tokens", "1280"]
-    told = converge(tmp_path, *arguments)
-    assert told.returncode == 0, told.stderr[-3000:]
-    print(told.stdout, told.stderr)
+    completed = converge(tmp_path, *arguments)
+    assert completed.returncode == 0, completed.stderr[-3000:]
+    print(completed.stdout, completed.stderr)
 
     again = converge(tmp_path, *arguments, "--json")
     assert again.returncode == 0, again.stderr[-3000:]
     report = json.loads(again.stdout)
-    assert all(line in told.stdout.splitlines() for line in report["answer"])
+    assert all(line in completed.stdout.splitlines() for line in report["answer"])
     assert report == json.loads((tmp_path / "compared" / "convergence.json").read_text())
     assert set(report["strategies"]) == {"full", adapters} and not report["left_out"]
     rates = {name: (of["learning_rate"], of["learning_rate_source"]) for name, of in report["strategies"].items()}
