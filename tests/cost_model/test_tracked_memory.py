@@ -113,7 +113,7 @@ def test_adapters_beside_a_frozen_model_are_predicted_within_five_percent_of_tor
     _agrees_with_the_tracker([fsdp(**KERNELS, dp_shard=2)], adapter="qlora_16")
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_plain_experts_are_predicted_within_five_percent_of_what_a_step_holds() -> None:
     """Checks steps whose ranks have all experts, and whose two ranks share them out."""
     model = dataclasses.replace(
