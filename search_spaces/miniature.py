@@ -178,7 +178,8 @@ def stand_in(space: Space, num_workers: int = 2) -> Space:
         model_parallel=split if degrees else {},
         model_parallel_from=4,
         assumed=("global_batch",),
-        micro_batches=(4, 8),
+        # Attention with sinks holds all scores on a CPU.
+        micro_batches=(2, 4) if architecture_of(model.architecture).attention_sinks else (4, 8),
         refine=False,
         device_memory_gib=0.24,
         num_workers=2,

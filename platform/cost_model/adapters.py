@@ -10,7 +10,13 @@ from platform.cost_model.columns import Array, Columns
 from platform.cost_model.compute import matmul_s
 from platform.cost_model.hardware import BANDWIDTH_SHARE
 
+LAUNCH_S = constants.number("host", "LAUNCH_S")
 LAUNCHES = constants.words("adapters", "LAUNCHES")
+BACKWARD_LAUNCHES = constants.words("adapters", "BACKWARD_LAUNCHES")
+COMPILED_LAUNCH_S = constants.number("adapters", "COMPILED_LAUNCH_S")
+TENSOR_S = constants.number("adapters", "TENSOR_S")
+TENSORS = 2.0
+"""Weights of an adapter."""
 SUM_ACCESSES = constants.words("adapters", "SUM_ACCESSES")
 
 
@@ -35,15 +41,24 @@ def added_s(c: Columns, tokens: Array) -> tuple[Array, Array]:
     )
 
 
-def launches(c: Columns) -> Array | float:
-    """Returns the kernels that adapters add to a block's forward pass."""
+def host_s(c: Columns) -> tuple[Array, Array]:
+    """Returns the host seconds (forward, backward) that adapters add to a block: their kernels, less those of the
+    gradients that frozen weights lack, and the tensors that its compiled code takes.
+    """
     if not c.has_adapters:
-        return 0.0
-    of_adapters, of_weights = (
-        np.where(c.fused > 0, kinds["compiled"], kinds["eager"]) for kinds in (LAUNCHES, quantised.LAUNCHES)
+        return np.zeros(()), np.zeros(())
+    is_compiled, in_nf4 = c.fused > 0, c.quantised_weights > 0
+    of_weights, first, second = (
+        np.where(is_compiled, kinds["compiled"], kinds["eager"])
+        for kinds in (quantised.LAUNCHES, LAUNCHES, BACKWARD_LAUNCHES)
     )
-    per_layer = of_adapters + np.where(c.quantised_weights > 0, of_weights, 0.0)
-    return c.adapted_layers * per_layer * (c.adapter_rank > 0)
+    of_weights = np.where(in_nf4, of_weights, 0.0)
+    second = second + np.where(c.selective_checkpointing > 0, BACKWARD_LAUNCHES["repeated"], 0.0)
+    layers = c.adapted_layers * (c.adapter_rank > 0)
+    launch_s = np.where(is_compiled, COMPILED_LAUNCH_S, LAUNCH_S)
+    num_tensors = np.where(is_compiled, TENSORS + np.where(in_nf4, quantised.TENSORS, 0.0), 0.0)
+    forward, backward = (layers * (count + of_weights) * launch_s for count in (first, second))
+    return forward + layers * num_tensors * TENSOR_S, backward
 
 
 def filling_bytes(c: Columns) -> Array:

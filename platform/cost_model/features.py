@@ -85,6 +85,8 @@ class TrainingWork:
     """Bytes of a parameter as it is stored; None for `state_bytes`."""
     quantised: tuple[tuple[int, int], ...] = ()
     """(outputs, inputs) of the linear layers of a block whose weights are in NF4."""
+    counts_ahead: bool = False
+    """Whether a further forward pass counts the tokens of experts where a step has several micro-batches."""
     mask_density: MaskDensity | None = None
     """Mean numbers of keys that a query attends to under a document or prefix mask; None under the causal mask."""
 
@@ -106,6 +108,7 @@ class TrainingWork:
             adapted=tuple(recipe.adapted_layers.values()),
             stored_bytes=sizes.stored,
             quantised=tuple(recipe.quantised_layers.values()),
+            counts_ahead=recipe.balance_loss == "aux",
             mask_density=mask_density(recipe),
         )
 
@@ -153,6 +156,7 @@ def features(
         **blocks_of_ranks(work.model, work.seq_len, layouts),
         "micro_batch": micro_batch,
         "grad_accum": grad_accum,
+        "counted_ahead": (grad_accum > 1) * work.counts_ahead,
         "global_batch": micro_batch * grad_accum * layouts.parts("samples"),
         **(stack or {}),
     }

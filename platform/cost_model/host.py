@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from platform.cost_model import constants
+from platform.cost_model import adapters, constants
 from platform.cost_model.columns import Array, Columns
 from platform.cost_model.engines import costs_of
 from platform.cost_model.links import devices_of
@@ -36,8 +36,9 @@ def host_layer_s(columns: Columns, further_launches: Array | float = 0.0) -> tup
     ranks = c.parts("width")
     over_nodes = c.is_piped & (ranks > 1) & (devices_of(c) > c.devices_per_node)
     skew = 2 * (software.host_skew * np.log2(ranks) + np.where(over_nodes, software.host_pipe * ranks, 0.0))
-    forward = np.where(by_stack, software.block_host + skew, kernels)
-    backward = np.where(by_stack, software.block_host_backward + skew, 2 * kernels)
+    of_adapters, of_adapters_backward = adapters.host_s(c)
+    forward = np.where(by_stack, software.block_host + skew, kernels + of_adapters)
+    backward = np.where(by_stack, software.block_host_backward + skew, 2 * kernels + of_adapters_backward)
     # A compiled block contains its checkpoint.
     again = forward + hooks.again + np.where(c.fused > 0, 0.0, CHECKPOINT_HOST_S)
     return launched * (forward + hooks.forward), launched * (backward + hooks.backward), launched * again

@@ -12,6 +12,8 @@ from trainers.spec.nf4 import BLOCK, PIECE, held_bytes
 LAUNCHES = constants.words("nf4", "LAUNCHES")
 INDEX_BYTES = constants.number("nf4", "INDEX_BYTES")
 COMPARED = constants.number("nf4", "COMPARED")
+TENSORS = 3.0
+"""Tensors of a layer in place of its weight, less one: codes, scales, factors and the levels of a byte."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

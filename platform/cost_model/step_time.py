@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from platform.cost_model import adapters, blocks, constants
+from platform.cost_model import blocks, constants
 from platform.cost_model.columns import Array, Columns, Mask, checkpointed_share
 from platform.cost_model.compute import head_s, optimizer_s
 from platform.cost_model.engines import costs_of
@@ -129,7 +129,7 @@ def _work(c: Columns, head: Array) -> _Work:
     )
     busy = layer.forward + layer.backward + layer.again + context + to_host
     (launches,) = blocks.mean(c, lambda kind: (kind.further_launches(c),))
-    forward, backward, again = host_layer_s(c, launches + adapters.launches(c))
+    forward, backward, again = host_layer_s(c, launches)
     return _Work(
         layer=layer,
         busy=busy,

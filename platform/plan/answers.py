@@ -208,7 +208,7 @@ def _layouts(question: Question) -> Answer:
         raise next(iter(without.values()))
     if not any(plan.best for plan in plans):
         raise NothingFits(
-            f"no layout of {space.name} fits {space.recipe.model.name} into the memory of {cluster.num_devices} x"
+            f"no layout of {space.recipe.model.name} fits into the memory of {cluster.num_devices} x"
             f" {cluster.device.name}: {plans[0].nearest}{batch_hint(plans[0].skipped, space, plans[0].recipe, cluster)}"
         )
     for plan in plans:

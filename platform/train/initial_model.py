@@ -1,6 +1,7 @@
 """The model in a transformers folder, with whose weights a training begins."""
 
 import functools
+import hashlib
 import json
 import os
 import subprocess
@@ -19,6 +20,7 @@ from trainers.spec.model_config import stored_as, text_model
 from trainers.spec.recipe import Recipe
 
 _LONGEST_S = 600.0
+_BLOCK_BYTES, _MOST_BLOCKS = 2**16, 2**12
 
 
 def recipe_of(text: str) -> Recipe:
@@ -60,6 +62,27 @@ def initial_weights(text: str, recipe: Recipe) -> str:
     if reason := _reason(recipe.model, held, folder):
         raise InputError(reason)
     return str(folder)
+
+
+def weights_identity(text: str) -> str:
+    """Returns the hash of the weights in the folder, wherever it lies: of each file's size and of blocks at even
+    distances, which are all of a file up to 256 MiB and come to no more of a larger one.
+
+    Raises:
+        InputError: a file cannot be read.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(user_path(text).absolute().glob("model*.safetensors")):
+        try:
+            size = path.stat().st_size
+            digest.update(f"{size} ".encode())
+            with path.open("rb") as file:
+                for place in range(0, size, max(_BLOCK_BYTES, size // _MOST_BLOCKS)):
+                    file.seek(place)
+                    digest.update(file.read(_BLOCK_BYTES))
+        except OSError as error:
+            raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    return digest.hexdigest()
 
 
 @functools.lru_cache(maxsize=4)  # a comparison makes many plans of one model

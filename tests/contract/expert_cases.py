@@ -43,11 +43,13 @@ _DDP: Mapping[str, Any] = {"engine": "ddp", "zero_stage": 0, "ep": 1}
 _BALANCED: Mapping[int, tuple[tuple[str, BalanceLoss, dict[str, Any]], ...]] = {
     2: (
         ("mixtral", "aux", {"dp_shard": 2, "compile": "block"}),
+        ("olmoe", "aux", {"dp_shard": 2, "compile": "block", "checkpointing": "full", "micro_steps": 1}),
         ("qwen3_moe", "bias", {"dp_shard": 2, "compile": "block", "checkpointing": "full"}),
     ),
     4: (
         ("qwen3_moe", "aux", {"dp_shard": 4, "checkpointing": "full", "grad_sync": "every"}),
         ("mixtral", "aux", {**_DDP, "dp_replicate": 4, "checkpointing": "every_2"}),
+        ("qwen3_moe", "aux", {**_DDP, "dp_replicate": 4, "micro_steps": 1}),
         ("olmoe", "aux", {"dp_shard": 2, "cp": 2, "ep": 4, "checkpointing": "selective"}),
         ("qwen3_moe", "bias", {"dp_shard": 2, "pp": 2, "loss": "chunked"}),
         ("gpt_oss", "bias", {**_DDP, "dp_replicate": 4, "attention": "eager", "experts": "loop"}),
@@ -73,13 +75,15 @@ def _case(
     precision: str = "fp32",
     balance_loss: BalanceLoss = "none",
 ) -> MeshCase:
+    layout = {**layout}
+    micro_steps = layout.pop("micro_steps", 2)
     half, _, states = precision.partition(" ")
     chosen: Recipe = recipe(FAMILIES[name], half, states="bf16" if states else "fp32")
     if balance_loss != "none":  # so much that the second step's loss and the first one's gradients tell it
         chosen = dataclasses.replace(chosen, balance_loss=balance_loss, balance_rate=0.1)
     if layout.get("virtual", 1) > 1:  # a block or two for each stage
         chosen = dataclasses.replace(chosen, model=dataclasses.replace(chosen.model, num_layers=4))
-    return MeshCase(recipe=chosen, layout=Layout(**{**_SHARED, **layout}), fault=fault)
+    return MeshCase(recipe=chosen, layout=Layout(**{**_SHARED, **layout}), fault=fault, micro_steps=micro_steps)
 
 
 def cases(world_size: int) -> list[MeshCase]:

@@ -68,6 +68,8 @@ class MeshCase:
     recipe: Recipe
     layout: Layout
     fault: str = ""
+    micro_steps: int = 2
+    """The number of a step's micro-steps for each stage of a pipeline, at most."""
 
     @property
     def name(self) -> str:
@@ -84,6 +86,7 @@ class MeshCase:
             balance,
             self.layout.degrees,
             self.layout.label,
+            "" if self.micro_steps > 1 else "one micro-step",
             self.fault,
         ]
         return ", ".join(filter(None, parts))

@@ -94,7 +94,7 @@ def _run(case: MeshCase) -> dict[str, Any]:
     same_loss = torch.allclose(loss, expected_loss, rtol=1e-2, atol=0.0)
     gradients = note_gradients(engine)
     # Micro-steps without and with an exchange of gradients, and a pipeline filled twice, where the batch has as many.
-    grad_accum = min(2 * layout.pp, GLOBAL_BATCH // layout.data_parallel)
+    grad_accum = min(case.micro_steps * layout.pp, GLOBAL_BATCH // layout.data_parallel)
     batch = BatchPoint.of(recipe, layout, GLOBAL_BATCH // (layout.data_parallel * grad_accum))
     stepped: dict[str, torch.Tensor] = {}
     losses, norms = [], []

@@ -6,7 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from platform.cost_model.adapters import LAUNCHES, launches
+from platform.cost_model.adapters import (
+    BACKWARD_LAUNCHES,
+    COMPILED_LAUNCH_S,
+    LAUNCH_S,
+    LAUNCHES,
+    TENSOR_S,
+    host_s,
+)
 from platform.cost_model.columns import Columns
 from platform.cost_model.features import from_points
 from platform.cost_model.hardware import find_cluster
@@ -41,18 +48,32 @@ def test_states_are_frozen_weights_in_two_bytes_and_adapters_in_twelve(layout: L
     assert floor.gradients_gib == 0
 
 
-def test_adapters_launch_kernels_by_whether_blocks_are_compiled() -> None:
+def test_adapters_take_the_host_by_whether_blocks_are_compiled() -> None:
     layouts = [DDP, dataclasses.replace(DDP, compile="none")]
     columns = from_points([(LORA, layout, BATCH) for layout in layouts], find_cluster("8xH200"))
     layers = 7  # query, key, value, output, gate, up and down
-    assert np.ravel(launches(columns)).tolist() == [layers * LAUNCHES[kind] for kind in ("compiled", "eager")]
+    forward, backward = host_s(columns)
+    assert forward == pytest.approx(
+        [layers * (LAUNCHES["compiled"] * COMPILED_LAUNCH_S + 2 * TENSOR_S), layers * LAUNCHES["eager"] * LAUNCH_S]
+    )
+    assert backward[0] == pytest.approx(layers * BACKWARD_LAUNCHES["compiled"] * COMPILED_LAUNCH_S)
     single = from_points([(LORA, DDP, BATCH)], find_cluster("8xH200"))
-    assert np.shape(launches(Columns.of({**single.arrays(), "fused": np.empty(0)}))) == (0,)
+    assert np.shape(host_s(Columns.of({**single.arrays(), "fused": np.empty(0)}))[0]) == (0,)
+
+
+def test_a_micro_batch_of_one_waits_for_the_host_longer_the_more_is_launched() -> None:
+    selective = dataclasses.replace(DDP, checkpointing="selective")
+    quantised = dataclasses.replace(LORA, adapter="qlora_16")
+    few = dataclasses.replace(LORA, lora_targets="q_proj+v_proj")
+    points = ((few, DDP), (LORA, DDP), (LORA, selective), (quantised, selective))
+    waits = [float(predicted(recipe, layout).step.host_s[0]) for recipe, layout in points]
+    assert waits == sorted(waits) and len(set(waits)) == 4
 
 
 @pytest.mark.parametrize("layout", [SHARDED, dataclasses.replace(SHARDED, zero_stage=2, checkpointing="full")])
 def test_a_step_takes_about_as_much_less_time_as_it_has_fewer_flops(layout: Layout) -> None:
-    times = [float(predicted(recipe, layout).step.total_s[0]) for recipe in (LORA, FULL)]
+    points = [(recipe, layout, BatchPoint(micro_batch=4, grad_accum=2)) for recipe in (LORA, FULL)]  # the device's pace
+    times = predict(from_points(points, find_cluster("8xH200"))).step.total_s
     flops = [recipe.flops_per_token(keys_per_query=1024) for recipe in (LORA, FULL)]
     assert flops[0] / flops[1] == pytest.approx(0.70, abs=0.02)
     assert 0.9 * flops[0] / flops[1] < times[0] / times[1] < 1

@@ -12,6 +12,7 @@ from platform.cost_model.columns import Columns
 from platform.cost_model.degrees.ep import rows_of_token
 from platform.cost_model.features import from_points
 from platform.cost_model.hardware import BANDWIDTH_SHARE, find_cluster
+from platform.cost_model.layer_time import layer_seconds
 from platform.cost_model.lower_bound import lower_bound
 from platform.cost_model.memory import peak_memory, peak_parts
 from platform.cost_model.mesh import context_s
@@ -169,3 +170,18 @@ def test_a_layout_is_predicted_alike_beside_others_that_share_experts_out() -> N
         alone = predict(from_points([(RECIPE, layout, BATCH)], CLUSTER))
         assert together.step.total_s[row] == pytest.approx(alone.step.total_s[0], rel=1e-12)
         assert together.memory.needed_gib[row] == pytest.approx(alone.memory.needed_gib[0], rel=1e-12)
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+def test_a_balance_loss_takes_a_forward_pass_more_where_a_step_has_several_micro_batches(checkpointing: str) -> None:
+    layout = shared_out(8, checkpointing=checkpointing)
+    recipes = [dataclasses.replace(RECIPE, routing="learned", balance_loss=kind) for kind in ("none", "aux", "bias")]
+
+    def busy_s(recipe: Recipe, grad_accum: int) -> float:
+        c = from_points([(recipe, layout, BatchPoint(micro_batch=1, grad_accum=grad_accum))], CLUSTER)
+        return float(layer_seconds(c).backward[0] + context_s(c, c.tokens, c.full_checkpointing > 0)[0])
+
+    none, aux, bias = (busy_s(recipe, 4) for recipe in recipes)
+    forward = float(layer_seconds(from_points([(recipes[0], layout, BATCH)], CLUSTER)).forward[0])
+    assert none == bias and none + forward < aux < none + 1.5 * forward
+    assert len({busy_s(recipe, 1) for recipe in recipes}) == 1

@@ -14,6 +14,7 @@ import pytest
 from platform.cost_model.features import from_points
 from platform.cost_model.hardware import find_cluster
 from platform.cost_model.memory import peak_memory
+from search_spaces.qwen3 import QWEN3_30B_A3B
 from tests.cost_model.points import BLOOM_7B1, GPT2, fsdp, point
 from trainers.spec.batch import BatchPoint
 from trainers.spec.codec import to_json
@@ -110,3 +111,21 @@ def test_pipelines_under_ddp_are_predicted_within_five_percent_of_torchs_tracker
 def test_adapters_beside_a_frozen_model_are_predicted_within_five_percent_of_torchs_tracker() -> None:
     _agrees_with_the_tracker([fsdp(**KERNELS, dp_shard=2)], adapter="lora_16")
     _agrees_with_the_tracker([fsdp(**KERNELS, dp_shard=2)], adapter="qlora_16")
+
+
+@pytest.mark.heavy
+def test_plain_experts_are_predicted_within_five_percent_of_what_a_step_holds() -> None:
+    """Checks steps whose ranks have all experts, and whose two ranks share them out."""
+    model = dataclasses.replace(
+        QWEN3_30B_A3B, config="", num_layers=3, hidden_size=256, num_heads=4, num_kv_heads=2, head_width=64,
+        ffn_size=96, num_experts=16, experts_per_token=4, vocab_size=1024,
+    )  # fmt: skip
+    recipe = Recipe(model=model, seq_len=512, global_batch=16, routing="balanced", compute_precision="fp32")
+    layouts = [
+        fsdp(dp_shard=2, attention="sdpa", loss="chunked", experts="grouped", ep=ep, checkpointing=checkpointing)
+        for ep, checkpointing in ((1, "none"), (2, "none"), (2, "full"), (2, "selective"))
+    ]
+    cases = [{"recipe": to_json(recipe), "layout": to_json(layout), "micro_batch": 4} for layout in layouts]
+    for layout, peak in zip(layouts, _tracked("track_experts.py", cases), strict=True):
+        memory = peak_memory(from_points([(recipe, layout, BatchPoint.of(recipe, layout, 4))], find_cluster("8xH200")))
+        assert float(memory.allocated_gib[0]) == pytest.approx(peak, rel=0.05), layout.label

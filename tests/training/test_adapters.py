@@ -39,6 +39,7 @@ RECIPES = {
     )
     for name in ("gpt2", "llama")
 }
+RECIPES["gpt2"] = dataclasses.replace(RECIPES["gpt2"], lora_targets="attn.c_attn+mlp.c_proj", lora_alpha=12.0)
 RECIPES["llama in NF4"] = dataclasses.replace(
     RECIPES["llama"],
     model=dataclasses.replace(RECIPES["llama"].model, hidden_size=128, num_heads=2, ffn_size=192),
@@ -157,7 +158,7 @@ def test_adapters_are_files_of_peft(folder: Path, name: str) -> None:
     base = folder / name / "base"
     export_adapters(result["checkpoint"], recipe, out, base=str(base))
     settings = read_json(out / "adapter_config.json")
-    assert (settings["peft_type"], settings["r"], settings["lora_alpha"]) == ("LORA", 4, 32.0)
+    assert (settings["peft_type"], settings["r"], settings["lora_alpha"]) == ("LORA", 4, recipe.lora_alpha)
     with safe_open(out / "adapter_model.safetensors", framework="pt") as file:
         assert len(file.keys()) == 4 * len(recipe.adapted_layers)
     import peft  # takes seconds
@@ -168,5 +169,15 @@ def test_adapters_are_files_of_peft(folder: Path, name: str) -> None:
             layer = block.get_submodule(path)
             layer.weight.data = nf4.dequantised(*nf4.quantised(layer.weight.data).values())
     module: Any = peft.PeftModel.from_pretrained(model, str(out))
+    layers = [name for name, layer in module.named_modules() if isinstance(layer, peft.tuners.lora.LoraLayer)]
+    assert len(layers) == 2 * len(recipe.adapted_layers), layers
     with torch.no_grad():
         assert torch.allclose(module(probe(recipe)).logits, result["logits"], rtol=1e-5, atol=1e-5)
+        merged = module.merge_and_unload()
+        assert torch.allclose(merged(probe(recipe)).logits, result["logits"], rtol=1e-5, atol=1e-5)
+    # peft adds the adapters to the same weights as `--merged`.
+    export(result["checkpoint"], recipe, folder / name / "whole", base=str(base))
+    ours = AutoModelForCausalLM.from_pretrained(folder / name / "whole").state_dict()
+    assert ours.keys() == merged.state_dict().keys()
+    for key, weight in merged.state_dict().items():
+        assert torch.allclose(ours[key], weight, rtol=1e-5, atol=1e-6), key

@@ -4,7 +4,7 @@ that neither changes what is trained (`trainers.kernels.balance`).
 
 import contextlib
 from collections.abc import Generator, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -15,6 +15,10 @@ from trainers.kernels.experts import counted_tokens, routers_of
 from trainers.models.model import Model
 from trainers.spec.recipe import Recipe
 
+Moment = Literal["step", "ahead", "pass"]
+"""Moment at which tokens are counted: in all passes of a step, ahead of it, or in the forward pass of its one
+micro-batch.
+"""
 _RANKS = ("dp_replicate", "dp_shard", "cp")
 """Degrees whose ranks have other tokens of a step."""
 
@@ -24,8 +28,7 @@ class Balance:
 
     def __init__(self, models: Sequence[Model], mesh: Mesh, recipe: Recipe, device: torch.device) -> None:
         self._recipe, self._device = recipe, device
-        self.counts_ahead = recipe.balance_loss == "aux"
-        """Whether a step's tokens are counted before its first backward pass."""
+        self._moment: Moment | None = None
         self._counts: list[torch.Tensor] = []
         self._named: list[tuple[str, Any]] = []
         if recipe.balance_loss == "none":
@@ -39,10 +42,23 @@ class Balance:
             if any(routers_of([module]))
         ]
 
+    def begin(self, num_micro_batches: int) -> None:
+        """Sets when the tokens of a step of so many micro-batches are counted.
+
+        The first backward pass of `aux` needs all of them: those of a single micro-batch are known by then, of several
+        a further forward pass counts them.
+        """
+        moments: dict[str, Moment] = {"aux": "ahead" if num_micro_batches > 1 else "pass", "bias": "step"}
+        self._moment = moments.get(self._recipe.balance_loss)
+
+    def counts(self, moment: Moment) -> bool:
+        """Returns whether tokens are counted then."""
+        return self._moment == moment
+
     @contextlib.contextmanager
-    def counting(self, *, ahead: bool = False) -> Generator[None, None, None]:
-        """Counts the tokens of each expert within: of all passes of a step, or `ahead` of its first backward pass."""
-        if not self._named or ahead != self.counts_ahead:
+    def counting(self, moment: Moment) -> Generator[None, None, None]:
+        """Counts the tokens of each expert within, if they are counted at this moment."""
+        if not self.counts(moment):
             yield
             return
         # A checkpointed block counts its tokens again as it is repeated: all of them, which moves no share of a block.
@@ -56,15 +72,16 @@ class Balance:
 
     @torch.no_grad()
     def weigh(self, scale: torch.Tensor) -> None:
-        """Sets the gradient of the balance loss of the step to come, by the tokens counted ahead of it; losses of its
+        """Sets the gradient of the balance loss of the step to come, by the tokens that were counted; losses of its
         micro-batches are multiplied by `scale` before they are differentiated. A collective.
         """
         num_blocks = self._recipe.model.num_layers
         for (_, router), counts in zip(self._named, self._summed(), strict=True):
+            # `data`: a pass that has saved these buffers may await its gradient.
             # Of each token's chosen experts one is counted: shares sum up to their number.
             shares = counts * router.top_k / counts.sum()
-            getattr(router, LOAD).copy_(shares * (self._recipe.rate_of_balance * router.num_experts / num_blocks))
-            getattr(router, SCALE).copy_(scale)
+            getattr(router, LOAD).data.copy_(shares * (self._recipe.rate_of_balance * router.num_experts / num_blocks))
+            getattr(router, SCALE).data.copy_(scale)
 
     @torch.no_grad()
     def step(self) -> None:

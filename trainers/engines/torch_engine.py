@@ -38,7 +38,7 @@ from trainers.engines.settings import (
     set_scaler,
     state_dtype,
 )
-from trainers.kernels.head import loss_of
+from trainers.kernels.head import loss_of, run_blocks
 from trainers.marks.step import Marks, StepPhase, StepResult
 from trainers.mesh.pipeline import Pipeline, PipelineHooks
 from trainers.mesh.stage_model import cut
@@ -169,8 +169,10 @@ class TorchEngine(AccumulatingEngine):
     def _micro_step(self, tokens: torch.Tensor, *, last: bool) -> torch.Tensor:
         with self.syncing(last or self.layout.grad_sync == "every") as synced:
             self._syncs.append(synced)
-            with self.computing():
+            with self._balance.counting("pass"), self.computing():
                 loss = loss_of(self.module, self._models[0].head, tokens, self._context.inputs)
+            if self._balance.counts("pass"):
+                self._weigh()
             self._scaled(loss).backward()
         return loss.detach()
 
@@ -180,20 +182,24 @@ class TorchEngine(AccumulatingEngine):
         return scaled if self._scaler is None else self._scaler.scale(scaled)
 
     def step(self, micro_batches: Sequence[torch.Tensor], marks: Marks) -> StepResult:
-        with self._balance.counting():
+        self._balance.begin(len(micro_batches))
+        with self._balance.counting("step"):
             if self._pipeline is None:
                 return super().step(micro_batches, marks)
             return self._scheduled_step(self._pipeline, micro_batches, marks)
 
     def _count(self, micro_batches: Sequence[torch.Tensor]) -> None:
         super()._count(micro_batches)
-        if not self._balance.counts_ahead:
+        if not self._balance.counts("ahead"):
             return
-        with self._balance.counting(ahead=True), torch.no_grad():
+        with self._balance.counting("ahead"), torch.no_grad():
             for tokens in micro_batches:
                 with self.computing():
-                    loss_of(self.module, self._models[0].head, tokens, self._context.inputs)
-            self._balance.weigh(self._scaled(torch.ones((), device=self.device)))
+                    run_blocks(self.module, self._models[0].head, self._context.inputs(tokens))
+        self._weigh()
+
+    def _weigh(self) -> None:
+        self._balance.weigh(self._scaled(torch.ones((), device=self.device)))
 
     def _scheduled_step(self, pipeline: Pipeline, micro_batches: Sequence[torch.Tensor], marks: Marks) -> StepResult:
         self._set_grad_accum(len(micro_batches))

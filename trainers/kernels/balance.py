@@ -62,4 +62,8 @@ class _WithLoss(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
         load, scale = ctx.saved_tensors
         (gradient,) = gradients
+        if torch.compiler.is_compiling():
+            # Their values are set between the passes: the compiler would multiply them in the forward pass already.
+            first = gradient.flatten()[:1]
+            load = torch.where(first == first, load, load)
         return gradient + load * (scale / max(1, len(gradient))), None, None

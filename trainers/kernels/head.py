@@ -361,6 +361,15 @@ def loss_of(
         return module(prepared.tokens, **prepared.arguments).logits
 
 
+def run_blocks(module: Callable[..., Any], head: nn.Module, prepared: Inputs) -> None:
+    """Runs `module` up to its `head`, which gives back what it takes."""
+    head.forward = lambda input: input
+    try:
+        module(prepared.tokens, **prepared.arguments)
+    finally:
+        del head.forward
+
+
 def loss_in_effect(head: nn.Module) -> Loss:
     """Returns the kind of loss that this head computes."""
     return head.kind if isinstance(head, LossHead) else "plain"

@@ -22,9 +22,15 @@ from platform.cost_model.hardware import BANDWIDTH_SHARE
 LAUNCHES = constants.words("experts", "LAUNCHES")
 ROW_ACCESSES = constants.words("experts", "ROW_ACCESSES")
 ROUTER_BYTES = constants.number("experts", "ROUTER_BYTES")
+PLACE_BYTES = {"own": 24.0, "received": 44.0}
+"""Bytes that are saved for each token and expert of it, 8 for a number: places in sorting and the choice; where ranks
+exchange rows, the sender's and the receiver's, with notes (`trainers/kernels/experts.py`, `dispatch.py`)."""
 
 
 class _ExpertsCosts(DenseCosts):
+    def attention_s(self, c: Columns, tokens: Array) -> tuple[Array, Array]:
+        return _with_count(c, *super().attention_s(c, tokens))
+
     def products_s(self, c: Columns, tokens: Array) -> tuple[Array, Array]:
         h, heads, chosen = c.hidden, c.attention_width, c.blocks["experts_per_token"]
         shapes = (((heads + 2 * c.kv_width) / c.tp, h), (h, heads / c.tp), (c.blocks["num_experts"], h))
@@ -44,7 +50,7 @@ class _ExpertsCosts(DenseCosts):
             backward.append(_of_experts_s(c, rows, depth, width, groups))
             of_weights = _of_experts_s(c, groups * depth, width, rows / groups, groups)
             backward.append(unless_frozen(c, of_weights))
-        return functools.reduce(operator.add, forward), functools.reduce(operator.add, backward)
+        return _with_count(c, functools.reduce(operator.add, forward), functools.reduce(operator.add, backward))
 
     def last_product_s(self, c: Columns, tokens: Array) -> Array:
         """Returns 0: the router's gradient needs the output of the experts."""
@@ -56,7 +62,7 @@ class _ExpertsCosts(DenseCosts):
         a_row = c.hidden * c.compute_bytes / (c.bandwidth * BANDWIDTH_SHARE)
         accesses = rows * np.where(_is_fused(c), ROW_ACCESSES["compiled"], ROW_ACCESSES["eager"])
         accesses = accesses + tokens * _travelling(c) * ROW_ACCESSES["received"]
-        return forward + accesses * a_row, backward + (accesses + rows) * a_row
+        return _with_count(c, forward + accesses * a_row, backward + (accesses + rows) * a_row)
 
     def further_launches(self, c: Columns) -> Array:
         """Returns the kernels of routing and sorting, or of the loop over experts."""
@@ -67,16 +73,38 @@ class _ExpertsCosts(DenseCosts):
 
     def saved_bytes(self, c: Columns, held: Array) -> tuple[Array, Array]:
         """Returns the bytes (saved for the backward pass, transient in it): the rows that experts read and those that
-        they write are saved too, and the router's fp32 scores and probabilities.
+        they write are saved too, the router's fp32 scores and probabilities, and places in sorting.
         """
         saved, transient = super().saved_bytes(_as_wide(c), held)
-        rows = _rows(c) * c.hidden * c.compute_bytes
-        # Selective checkpointing saves outputs of products alone: the sorted rows are made again.
-        saved_rows = np.where(c.selective_checkpointing > 0, rows, 2 * rows)
-        router = c.micro_batch * c.seq_len / c.cp * c.blocks["num_experts"] * ROUTER_BYTES
-        # Rows as they arrive, and as they come back.
-        sent = c.micro_batch * c.seq_len / c.cp * _travelling(c) * c.hidden * c.compute_bytes
-        return saved + saved_rows + router, transient + 2 * rows + 2 * sent
+        tokens, is_shared = c.micro_batch * c.seq_len / c.cp, c.parts("experts") > 1
+        a_token, rows = c.hidden * c.compute_bytes, _rows(c) * c.hidden * c.compute_bytes
+        is_selective, is_plain = c.selective_checkpointing > 0, (c.fused == 0) & (c.own_mesh > 0)
+        router = tokens * c.blocks["num_experts"] * ROUTER_BYTES
+        places = _rows(c) * np.where(is_shared, PLACE_BYTES["received"], PLACE_BYTES["own"])
+        norms = np.where(is_plain, tokens * _norm_bytes(c), 0.0)
+        # Selective checkpointing saves outputs of products alone: norms and sorted rows are made again.
+        of_all = saved + router + places + np.where(is_selective, rows, 2 * rows + norms)
+        # The gradient of a weighted row is held beside those of the row and, before it is summed up, of its weight; the
+        # gradient of a token's residual waits meanwhile. Compiled code is taken to hold rows as they arrive and return.
+        weighting = np.where(is_shared, 3.0, 2.0) * rows + tokens * a_token
+        plain = np.maximum(weighting, transient + rows) + np.where(is_selective, rows + norms, 0.0)
+        sent = tokens * _travelling(c) * a_token
+        return of_all, np.where(is_plain, plain, transient + 2 * rows + 2 * sent)
+
+
+def _norm_bytes(c: Columns) -> Array:
+    """Returns the bytes of a token that plain RMS norms save beside what they read and give: values before the weight,
+    and a wider copy of 16 bits; of normed queries and keys their input too.
+    """
+    of_heads = np.where(c.compute_bytes < 4, 6.0, 8.0) * c.blocks["normed_heads"]
+    return 4.0 * 2 * c.hidden + of_heads * (c.attention_width + c.kv_width)
+
+
+def _with_count(c: Columns, forward: Array, backward: Array) -> tuple[Array, Array]:
+    """Returns the seconds (forward, backward), the latter with a further forward pass where one counts the tokens of
+    experts: no recomputation repeats it.
+    """
+    return forward, backward + c.blocks["counted_ahead"] * forward
 
 
 def _rows(c: Columns) -> Array:

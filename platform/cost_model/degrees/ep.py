@@ -34,7 +34,7 @@ def block_s(c: Columns, tokens: Array, full: Mask) -> Array:
     ring = Ring.along(c, "ep")
     rows = tokens * rows_of_token(c) * c.hidden * c.compute_bytes
     notes = tokens * c.blocks["experts_per_token"] * c.blocks["fullest"] * NOTE_BYTES
-    forwards = 1.0 + np.where(full, checkpointed_share(c), c.selective_checkpointing)
+    forwards = 1.0 + c.blocks["counted_ahead"] + np.where(full, checkpointed_share(c), c.selective_checkpointing)
     exchanged = (2 * forwards + 2) * ring.exchange_s(rows) + (forwards + 1) * ring.exchange_s(notes)
     counts = forwards * (ring.exchange_s(np.zeros(())) + SYNC_S)
     return np.where(ring.ranks > 1, c.blocks["experts_share"] * (exchanged + counts), 0.0)

@@ -30,8 +30,8 @@ CRASH_NOISE = 0.3
 
 
 class Fitting:
-    """A study's knowledge of memory. Where times alone are predicted, every point counts as fitting: the extrapolation of
-    a ladder's own measured memory decides.
+    """A study's knowledge of memory. Where times alone are predicted, every point counts as fitting: the extrapolation
+    of a ladder's own measured memory decides.
     """
 
     def __init__(self, points: PointArrays) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import json
 from collections.abc import Generator, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from platform.train.converging.conclusion import conclude
 from platform.train.converging.converge_options import ConvergeOptions
 from platform.train.converging.rates import Rate, Rates, rate_of, short_tokens, try_rates
 from platform.train.converging.strategies import Strategy, check_same_data, folder_of, read_strategies
+from platform.train.initial_model import weights_identity
 from platform.train.target import Target
 from platform.train.train_options import TrainOptions
 from platform.train.training_plan import make_plan
@@ -91,6 +93,7 @@ class ComparisonSession:
         check_same_data(plans)
         try:
             self.out.mkdir(parents=True, exist_ok=True)
+            self._rates.save()
         except OSError as error:
             raise InputError(f"the folder {self.out} cannot be made: {error.strerror}") from error
 
@@ -99,6 +102,11 @@ class ComparisonSession:
         """Provides the cluster to `rate` and `train`, which connect to it at the first run."""
         with self._clusters:
             yield
+
+    @functools.cached_property
+    def _rates(self) -> Rates:
+        start = self._options.start_from
+        return Rates(self.out / RATES, "" if start is None else weights_identity(start))
 
     def _connected(self) -> ClusterHandle:
         if self._handle is None:
@@ -110,8 +118,7 @@ class ComparisonSession:
 
     def rate(self, strategy: Strategy) -> Rate:
         """Returns the strategy's learning rate: the saved one, else by trials or the rule."""
-        rates = Rates(self.out / RATES)
-        if (decided := rates.lookup(strategy)) is not None:
+        if (decided := self._rates.lookup(strategy)) is not None:
             return decided
 
         def losses_of(rates: Sequence[float]) -> list[float]:
@@ -122,7 +129,7 @@ class ComparisonSession:
 
         first, limit = self._strategies[0], self._options.rates
         rate = rate_of(first, strategy, tokens=self.tokens, limit=limit, losses_of=losses_of)
-        rates.decide(strategy, rate)
+        self._rates.decide(strategy, rate)
         print_line(f"{strategy.name}: learning rate {rate.value:.3g}, {rate.source}.")
         return rate
 

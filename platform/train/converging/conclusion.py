@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict
 
-from platform.common.json_form import print_json
+from platform.common.json_form import print_json, with_schema
 from platform.common.output import print_line
 from platform.common.text import count, plural
 from platform.study.atomic_write import replacing
@@ -81,7 +81,7 @@ def conclude(
     )
     result = to_object(verdict, rates, lines)
     with replacing(out / RESULT) as part:
-        part.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
+        part.write_text(json.dumps(with_schema(result), indent=1, allow_nan=False) + "\n")
     compared = ComparisonFacts(
         id=comparison_id,
         name=strategies[0].name,

@@ -75,12 +75,24 @@ def search_rate(rule: float, limit: int, losses_of: Callable[[Sequence[float]], 
     return (best if math.isfinite(loss_by_rate[best]) else rule), len(loss_by_rate)
 
 
+_START = "start"
+
+
 class Rates:
     """The rates of a comparison, saved in a file so that the same command does not search again."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, start: str = "") -> None:
+        """Takes the file's path, and what identifies the weights that all trainings begin with; "" for first weights.
+
+        Raises:
+            InputError: the file is of trainings that began with other weights.
+        """
         self._path = path
-        self._stored: dict[str, dict[str, Any]] = read_json(path) if os.path.lexists(path) else {}
+        self._stored: dict[str, Any] = read_json(path) if os.path.lexists(path) else {_START: start}
+        if self._stored.get(_START, "") != start:
+            raise InputError(
+                f"the trainings in {path.parent} began with other weights than these: give another --out, or remove it"
+            )
 
     def lookup(self, strategy: Strategy) -> Rate | None:
         """Returns the strategy's own rate, else the rate decided for strategies with the same mathematics; None for
@@ -97,6 +109,10 @@ class Rates:
     def decide(self, strategy: Strategy, rate: Rate) -> None:
         """Saves the decision."""
         self._stored[strategy.mathematics.id] = dataclasses.asdict(rate)
+        self.save()
+
+    def save(self) -> None:
+        """Writes the file."""
         with replacing(self._path, durably=True) as part:
             part.write_text(json.dumps(self._stored, indent=1) + "\n")
 

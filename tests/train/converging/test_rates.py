@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from platform.common.errors import InputError
 from platform.train.converging.rates import LEAST_STEPS, Rate, Rates, rate_by_rule, rate_of, search_rate, short_tokens
 from platform.train.converging.strategies import Strategy
+from platform.train.initial_model import weights_identity
 from tests.training.values import DDP, RECIPE
 from trainers.spec.batch import BatchPoint
 
@@ -71,3 +73,32 @@ def test_what_was_decided_is_read_back_for_equal_mathematics(tmp_path: Path):
     again = Rates(path)
     other_rate = dataclasses.replace(FIRST, recipe=dataclasses.replace(RECIPE, learning_rate=0.5))
     assert again.lookup(other_rate) == Rate(value=0.03, source="a search") and again.lookup(LARGE) is None
+
+
+def test_rates_are_of_the_weights_that_trainings_begin_with(tmp_path: Path):
+    path, decided = tmp_path / "rates.json", Rate(value=0.03, source="a search")
+    Rates(path, "these").decide(FIRST, decided)
+    assert Rates(path, "these").lookup(FIRST) == decided
+    for other in ("others", ""):
+        with pytest.raises(InputError, match="began with other weights"):
+            Rates(path, other)
+    path.write_text("{}")  # of trainings without such weights, from before they were noted
+    assert Rates(path).lookup(FIRST) is None
+    with pytest.raises(InputError, match="began with other weights"):
+        Rates(path, "these")
+
+
+def test_weights_are_identified_by_every_byte_and_not_by_their_place(tmp_path: Path):
+    folders = [tmp_path / name for name in ("first", "copied", "changed", "shorter")]
+    files = {f"model-0000{part}-of-00002.safetensors": bytes(range(256)) * 500 * part for part in (1, 2)}
+    for folder in folders:
+        folder.mkdir()
+        for name, written in files.items():
+            (folder / name).write_bytes(written)
+    (folders[1] / "README.md").write_text("another file")
+    last = sorted(files)[-1]
+    content = files[last]
+    (folders[2] / last).write_bytes(content[:200_000] + b"\xff" + content[200_001:])
+    (folders[3] / last).write_bytes(content[:-1])
+    first, copied, *others = (weights_identity(str(folder)) for folder in folders)
+    assert first == copied and len({first, *others}) == 3

@@ -39,7 +39,9 @@ class Experts(BlockKind):
         "experts_per_token": lambda spec: spec.experts_per_token,
         "expert_parameters": lambda spec: spec.num_experts * _expert(spec),
         "shared_ffn": lambda spec: spec.shared_ffn_size,
+        "normed_heads": lambda spec: architecture_of(spec.architecture).query_key_norm != "none",
         "fullest": lambda _: 1.0,
+        "counted_ahead": lambda _: 0.0,
     }
 
     def count(self, spec: ModelSizes) -> int:
