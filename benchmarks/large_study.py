@@ -22,7 +22,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -201,7 +201,8 @@ def resumed(studies: Path) -> Costs:
     importlib.import_module("platform.searchers.guided")  # a search does while its Ray starts, which is not counted
     began_s, began_cpu_s = time.monotonic(), time.process_time()
 
-    def run(loop: SearchLoop, **unused: object) -> None:
+    def run(loops: Sequence[SearchLoop], **unused: object) -> None:
+        (loop,) = loops
         for _ in range(WARM_TRIALS + TRIALS):
             before_s = time.process_time()
             job = loop.next_job()

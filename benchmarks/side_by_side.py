@@ -10,6 +10,7 @@ Ray, the recorder's process and the mirror are not there, so their processor tim
 """
 
 import argparse
+import contextlib
 import csv
 import dataclasses
 import heapq
@@ -19,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
 from benchmarks.large_study import PLACE, Played, subject
@@ -26,6 +28,7 @@ from platform.search.loop.budget import Budget
 from platform.search.loop.jobs import TrialSettings, planned_gib
 from platform.search.loop.lanes import Lanes
 from platform.search.loop.loop import SearchLoop
+from platform.search.loop.together import Together
 from platform.search.setup.confirmation_rules import ConfirmationRules
 from platform.search.setup.study_setup import StudySetup
 from platform.searchers.problem import Problem
@@ -36,7 +39,10 @@ from trainers.records.job import Job
 from trainers.records.journal import Measured, Peak, RungStart, StudyHeader
 from trainers.records.journal_lines import record
 from trainers.records.measurement import Outcome
+from trainers.spec.batch import BatchPoint
 from trainers.spec.codec import to_json
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
 
 SHARED = (
     ("gpt2-exhaustive-1xH200", "gpt2-grid-1xH200"),
@@ -95,78 +101,99 @@ def play(
     seed: int,
     rules: ConfirmationRules | None,
     max_trials: int | None = None,
+    nodes_per_trial: Sequence[int] = (1,),
+    spread: float | None = None,
 ) -> Ran:
-    """Plays one search on `num_nodes` nodes, of which a trial takes one."""
+    """Plays searches on `num_nodes` nodes at a time, each of whose trials takes one of `nodes_per_trial`. Nodes
+    are up to `spread` apart; None: as far as two studies of a point.
+    """
     chance, drawn = random.Random(seed), ratios()
     of_nodes = [ratio for ratio in drawn if abs(ratio - 1) <= ALIKE]
     nodes = {f"id{number}": f"10.0.{number // 250}.{number % 250}" for number in range(num_nodes)}
-    factors = {node: chance.choice(of_nodes) for node in nodes}
+    factors = {
+        node: chance.choice(of_nodes) if spread is None else chance.uniform(1 - spread, 1 + spread) for node in nodes
+    }
     played, clock = Played(on), _Clock()
     columns = None if on.plan.columns is None or searcher == "sweep" else on.plan.columns
-    with tempfile.TemporaryDirectory() as folder, Study.create(Path(folder), "played") as study:
-        study.record(
-            StudyHeader(
-                name="played", space=on.space.name, recipes=on.recipes, cluster=on.cluster, tokens=on.request.tokens,
-                options=to_json(on.request.options), searcher=searcher,
+    driver_s, slowest_s = 0.0, 0.0
+
+    def timed(began_s: float) -> None:
+        nonlocal driver_s, slowest_s
+        took_s = time.thread_time() - began_s
+        driver_s, slowest_s = driver_s + took_s, max(slowest_s, took_s)
+
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        loops: list[SearchLoop] = []
+        for number, num_taken in enumerate(nodes_per_trial):
+            study = stack.enter_context(Study.create(folder, f"played-{number}"))
+            study.record(
+                StudyHeader(
+                    name=study.name, space=on.space.name, recipes=on.recipes, cluster=on.cluster,
+                    tokens=on.request.tokens, options=to_json(on.request.options), searcher=searcher,
+                )
+            )  # fmt: skip
+            problem = Problem(candidates=candidates, columns=columns, costs=on.problem.costs, tokens=on.request.tokens)
+            loops.append(
+                SearchLoop(
+                    study=study,
+                    candidates=candidates,
+                    searcher=searchers.create(searcher, problem),
+                    budget=Budget(max_trials=max_trials),
+                    settings=TrialSettings(
+                        cluster=on.cluster,
+                        cpus_per_worker=PLACE.cpus_per_worker,
+                        recorder="none",
+                        commit="0123456",
+                        cap_gib=None,
+                        timing=on.timing,
+                        predicted_gib=planned_gib(on.plan.candidates, on.plan.columns),
+                        rules=rules,
+                    ),
+                    clock=clock,
+                    lanes=Lanes(lambda: nodes, nodes_per_trial=num_taken) if num_nodes > 1 else None,
+                )
             )
-        )  # fmt: skip
-        driver_s, slowest_s = 0.0, 0.0
-
-        def timed(began_s: float) -> None:
-            nonlocal driver_s, slowest_s
-            took_s = time.thread_time() - began_s
-            driver_s, slowest_s = driver_s + took_s, max(slowest_s, took_s)
-
-        problem = Problem(candidates=candidates, columns=columns, costs=on.problem.costs, tokens=on.request.tokens)
-        loop = SearchLoop(
-            study=study,
-            candidates=candidates,
-            searcher=searchers.create(searcher, problem),
-            budget=Budget(max_trials=max_trials),
-            settings=TrialSettings(
-                cluster=on.cluster,
-                cpus_per_worker=PLACE.cpus_per_worker,
-                recorder="none",
-                commit="0123456",
-                cap_gib=None,
-                timing=on.timing,
-                predicted_gib=planned_gib(on.plan.candidates, on.plan.columns),
-                rules=rules,
-            ),
-            clock=clock,
-            lanes=Lanes(lambda: nodes) if num_nodes > 1 else None,
-        )
-        running: list[tuple[float, int, Job]] = []
+        together, running = Together(loops), list[tuple[float, int, SearchLoop, Job]]()
         numbers, search_s, peaks = itertools.count(), 0.0, set[str]()
         while True:
             while True:
                 began_s = time.thread_time()
-                job = loop.next_job()
+                begun = together.next_job()
                 timed(began_s)
-                if job is None:
+                if begun is None:
                     break
+                loop, job = begun
                 seconds = START_S + RUNG_S * len(job.rungs) + (on.timing.winner_s if job.is_winner_run else 0.0)
-                heapq.heappush(running, (clock.now_s + seconds, next(numbers), job))
+                heapq.heappush(running, (clock.now_s + seconds, next(numbers), loop, job))
             if not running:
                 break
-            clock.now_s, _, job = heapq.heappop(running)
-            (node,) = job.nodes or ("id0",)
-            if nodes[node] not in peaks:
-                peaks.add(nodes[node])
+            clock.now_s, _, loop, job = heapq.heappop(running)
+            where = job.nodes or ("id0",)
+            addresses = tuple(nodes[node] for node in where)
+            if addresses[0] not in peaks:
+                peaks.add(addresses[0])
                 precision = job.recipe.compute_precision
-                peak = Peak(device="NVIDIA H200", precision=precision, tflops=680.0, nodes=(nodes[node],))
-                record(study.journal, peak)
+                record(
+                    loop.study.journal,
+                    Peak(
+                        device="NVIDIA H200", precision=precision, tflops=680.0 * factors[where[0]], nodes=addresses[:1]
+                    ),
+                )
             for batch in job.rungs:
-                record(study.journal, RungStart(trial_id=job.trial_id, batch=batch, deadline_s=60.0))
+                record(loop.study.journal, RungStart(trial_id=job.trial_id, batch=batch, deadline_s=60.0))
                 measured = played(job.trial_id, job.recipe, job.layout, batch)
-                factor = factors[node] * chance.choice(drawn)
+                factor = min(factors[node] for node in where) * chance.choice(drawn)
                 if measured.tokens_per_s and measured.step_time_s:
-                    speed = measured.tokens_per_s * factor
                     measured = dataclasses.replace(
-                        measured, tokens_per_s=speed, step_time_s=measured.step_time_s / factor, repeat=job.repeat,
-                        addresses=(nodes[node],), step_times_s=(),
-                    )  # fmt: skip
-                record(study.journal, Measured(measurement=measured))
+                        measured,
+                        tokens_per_s=measured.tokens_per_s * factor,
+                        step_time_s=measured.step_time_s / factor,
+                        repeat=job.repeat,
+                        addresses=addresses,
+                        step_times_s=(),
+                    )
+                record(loop.study.journal, Measured(measurement=measured))
                 if measured.outcome is not Outcome.OK:
                     break
             if not job.repeat:
@@ -174,22 +201,21 @@ def play(
             began_s = time.thread_time()
             loop.on_trial_end(job.trial_id, state="done", reason="")
             timed(began_s)
-        history = loop.history
-        best = winner(list(history.measurements))
-        true = [
-            played("", candidate.recipe, candidate.layout, batch).tokens_per_s or 0.0
-            for candidate in candidates
-            for batch in candidate.batch_points()
-        ]
-        assert best is not None
-        winner_speed = played("", best.recipe, best.layout, best.batch).tokens_per_s or 0.0
+
+        def speed(recipe: Recipe, layout: Layout, batch: BatchPoint) -> float:
+            return played("", recipe, layout, batch).tokens_per_s or 0.0
+
+        fastest = max(speed(each.recipe, each.layout, batch) for each in candidates for batch in each.batch_points())
+        best = [winner(list(loop.history.measurements), loop.history.paces) for loop in loops]
+        regrets = [1 - speed(run.recipe, run.layout, run.batch) / fastest for run in best if run]
+        histories = [loop.history for loop in loops]
         return Ran(
-            num_points=sum(measurement.outcome is not Outcome.SKIPPED for measurement in history.measurements),
-            num_trials=len(history.trials),
+            num_points=sum(m.outcome is not Outcome.SKIPPED for history in histories for m in history.measurements),
+            num_trials=sum(len(history.trials) for history in histories),
             search_s=search_s,
             wall_s=clock.now_s,
-            gpu_s=loop.spending.gpu_s,
-            regret=1 - winner_speed / max(true),
+            gpu_s=sum(loop.spending.gpu_s for loop in loops),
+            regret=sum(regrets) / len(regrets),
             driver_s=driver_s,
             slowest_s=slowest_s,
         )
@@ -203,6 +229,14 @@ class _Clock:
 
     def __call__(self) -> float:
         return self.now_s
+
+
+def in_turn(runs: Sequence[Ran]) -> Ran:
+    """Returns searches one after another as one."""
+    names = (field.name for field in dataclasses.fields(Ran))
+    total: dict[str, Any] = {name: sum(getattr(run, name) for run in runs) for name in names}
+    total["regret"], total["slowest_s"] = total["regret"] / len(runs), max(run.slowest_s for run in runs)
+    return Ran(**total)
 
 
 def of_one_rung(candidates: Sequence[Candidate], count: int, seed: int) -> list[Candidate]:
@@ -248,6 +282,23 @@ def main() -> None:
                 for seed in range(options.seeds)
             ]  # fmt: skip
             show(name, lanes, runs)
+    for spread in (0.05, 0.1):
+        runs = [
+            play(of_one_rung(everything, options.swept, seed), on, searcher="sweep", num_nodes=NODES, seed=seed,
+                 rules=ConfirmationRules(), spread=spread)
+            for seed in range(options.seeds)
+        ]  # fmt: skip
+        show(f"nodes {spread:.0%} off", NODES, runs)
+    for name, parts in (("8,4,2,1 nodes in turn", [(8,), (4,), (2,), (1,)]), ("8,4,2,1 nodes at once", [(8, 4, 2, 1)])):
+        runs = [
+            in_turn([
+                play(of_one_rung(everything, 64, seed), on, searcher="sweep", num_nodes=8, seed=seed,
+                     rules=ConfirmationRules(), nodes_per_trial=part)
+                for part in parts
+            ])
+            for seed in range(options.seeds)
+        ]  # fmt: skip
+        show(name, 8, runs)
     for lanes in (1, 8):
         runs = [
             play(everything, on, searcher="guided", num_nodes=lanes, seed=seed, rules=None, max_trials=32)

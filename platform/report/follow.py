@@ -57,15 +57,17 @@ def followed(
     search: Budgeted,
     *,
     total: int | None,
+    label: str = "",
 ) -> Generator[None]:
     """Reports on a search while it runs, until the end of the `with`.
 
     On a terminal it is drawn in place; elsewhere there is a line for each finished batch point, and one on how the
     search stands. Lines of `history` are counted and not printed again; `journal` yields what follows. `total` is the
-    number of trials planned.
+    number of trials planned. Where several searches are followed at a time a `label` tells their lines apart, and none
+    is drawn.
     """
-    follower = _Follower(journal, history, search, total)
-    screen = Screen() if is_terminal() else None
+    follower = _Follower(journal, history, search, total, label)
+    screen = Screen() if is_terminal() and not label else None
     thread = threading.Thread(target=follower.work, args=(screen,), name="progress", daemon=True)
     try:
         if screen is not None:
@@ -93,12 +95,13 @@ class _Follower:
         history: History,
         search: Budgeted,
         total: int | None,
+        label: str = "",
     ) -> None:
         self.is_over = threading.Event()
         self._tail = journal
         self._history = history
         self._search = search
-        self._total = total
+        self._total, self._label = total, label
         self._running: dict[str, tuple[TrialStart, TrialProgress, float]] = {}
         """By trial that runs, the one that was heard of last at the end: its first line, its state, when it began."""
         self._recipe = history.trials[-1].recipe if history.trials else None
@@ -162,16 +165,16 @@ class _Follower:
     def _print_entry(self, entry: Line) -> None:
         match entry:
             case TrialStart() | RungStart():
-                print_line(progress_line(self._progress()))
+                print_line(self._label + progress_line(self._progress()))
             case Peak() if self._history.header and (sentence := lag(entry, self._history.header.cluster)):
-                print_line(f"{sentence} --exclude-slow searches without its node.")
+                print_line(f"{self._label}{sentence} --exclude-slow searches without its node.")
             case Measured(measurement=measurement) if measurement.outcome is not Outcome.SKIPPED:
                 sentence = measurement_line(measurement)
                 if self._history.header is not None:
                     sentence += forecaster_of(self._history.header).predictions_beside(
                         measurement, self._history.measurements
                     )
-                print_line(sentence)
+                print_line(self._label + sentence)
             case _:
                 pass
 

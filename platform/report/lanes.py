@@ -72,6 +72,8 @@ def lanes_words(history: History) -> str:
         busy_s += sum(_covered_s([span for span in session if span.node == node]) for node in its_nodes)
     shared = _num_on_shared_nodes(history)
     beside = f"{plural(shared, 'trial')} had others on the same node" if shared else "none had another on its own nodes"
+    if any(":" in other for start in history.trials for other in start.beside):
+        beside += ", trials of other searches, which are not drawn, aside"
     return (
         f"Up to {most} trials ran side by side on {plural(len(nodes), 'node')}, {beside}: {duration(whole_s)} of time,"
         f" of which each node was used for {figure(100 * busy_s / (of_nodes_s or 1))} % on average."

@@ -47,6 +47,10 @@ class RungSearcher(Searcher[C], Protocol[C]):
         """
         ...
 
+    def overhear(self, candidate: C, measurements: Sequence[Observation]) -> None:
+        """Learns from the measurements of a candidate of `Problem.others`, of which nothing is suggested."""
+        ...
+
 
 _REGISTRY = {
     "guided": "platform.searchers.guided:Guided",

@@ -72,8 +72,12 @@ class Guided(Generic[C]):
         self._start_gpu_s = problem.costs.num_devices * (problem.costs.start_s + np.array(further_s))
         """Device seconds before a trial's first step, by candidate."""
         self._place = {candidate.key: place for place, candidate in enumerate(problem.candidates)}
+        heard = len(problem.candidates) + len(problem.earlier)
+        self._place_elsewhere = {candidate.key: place for place, candidate in enumerate(rows[heard:], start=heard)}
+        """Places of the candidates of other searches, by key."""
         self._run = PlannedRun(problem, points)
         self._alive = np.ones(len(points), dtype=bool)
+        self._alive[points.owner >= heard] = False
         self._timing = StepTimes(problem, points)
         self._fitting = Fitting(points)
         self._turns: Counter[int] = Counter()
@@ -147,6 +151,18 @@ class Guided(Generic[C]):
                 if measurement.outcome in ENDS_LADDER:
                     above = [place for rung, place in point.items() if rung >= measurement.batch.micro_batch]
                     self._alive[above] = False
+
+    def overhear(self, candidate: C, measurements: Sequence[Observation]) -> None:
+        """Learns from the measurements of a candidate of another search."""
+        owner = self._place_elsewhere.get(candidate.key)
+        if owner is None:
+            return
+        self._suggested_beside, self._suggestion = None, None
+        first, rungs = int(self._first[owner]), self._problem.rows[owner].micro_batches
+        for measurement in measurements:
+            if measurement.batch.micro_batch in rungs and measurement.outcome is not Outcome.SKIPPED:
+                point = first + rungs.index(measurement.batch.micro_batch)
+                self._regress(point, measurement, candidate.tokens_per_step)
 
     def deferred(self, candidate: C) -> tuple[int, ...]:
         """Returns the candidate's rungs that are likelier to run out of memory than to run, ascending."""

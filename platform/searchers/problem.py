@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
+import numpy as np
+
 from platform.cost_model.columns import Columns
 from trainers.records.measurement import Outcome
 from trainers.spec.batch import BatchPoint
@@ -92,8 +94,8 @@ class Problem(Generic[C]):
     candidates: Sequence[C]
     seed: int = 0
     columns: Columns | None = None
-    """Rows for the cost model: one for each rung of each candidate, then of each of `earlier`, in order; None where the
-    cost model does not know the devices.
+    """Rows for the cost model: one for each rung of each candidate, then of `earlier` and of `others`, in order; None
+    where the cost model does not know the devices.
     """
     costs: TrialCosts = TrialCosts()
     compile_s: Sequence[float] = ()
@@ -105,8 +107,25 @@ class Problem(Generic[C]):
     """Earlier measurements of the same devices and recipes. A searcher that does not learn from other studies ignores
     them.
     """
+    others: Sequence[Sequence[C]] = ()
+    """Candidates of each other search of the same command, as on another number of devices: none is suggested, and
+    what is measured of them informs predictions.
+    """
 
     @property
     def rows(self) -> tuple[C, ...]:
-        """Candidates, then those of `earlier`, in the order of the columns."""
-        return (*self.candidates, *(earlier.candidate for earlier in self.earlier))
+        """Candidates, then those of `earlier` and of `others`, in the order of the columns."""
+        others = (candidate for several in self.others for candidate in several)
+        return (*self.candidates, *(earlier.candidate for earlier in self.earlier), *others)
+
+
+def stacked(several: Sequence[Columns]) -> Columns:
+    """Returns the rows of several columns, one after another."""
+    arrays = [columns.arrays() for columns in several]
+    rows = [columns.shape for columns in several]
+    return Columns.of(
+        {
+            name: np.concatenate([np.broadcast_to(of[name], shape) for of, shape in zip(arrays, rows, strict=True)])
+            for name in arrays[0]
+        }
+    )

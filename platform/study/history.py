@@ -1,7 +1,6 @@
 """The state of a study read from its journal, which resumed searches and reports start from."""
 
 import copy
-import dataclasses
 import datetime
 import itertools
 import statistics
@@ -11,6 +10,8 @@ from collections.abc import Collection, Iterable
 from platform.common.errors import NOT_RESOLVED
 from platform.study.clock import SessionClock
 from platform.study.keys import between, key_of, key_of_trial, plain_key
+from platform.study.node_paces import UNKNOWN, Paces, paces_of
+from platform.study.tally import LongestRung, Tally
 from search_spaces.candidate import Candidate
 from trainers.records.journal import (
     End,
@@ -39,16 +40,6 @@ LATER_START = {"cuda": 0.5, "cpu": 1.0}
 """
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class LongestRung:
-    """The rung of a trial whose steps took longest."""
-
-    seconds: float
-    """Seconds of all its steps, warm-up included."""
-    tokens: int
-    """Tokens of one of its timed steps."""
-
-
 class History:
     """A study so far. Add a journal's entries in order; what its methods return does not change afterwards."""
 
@@ -72,8 +63,8 @@ class History:
         """
         self.sessions = 0
         self._measurements: dict[str, Measurement] = {}
-        self._steps_s: dict[str, tuple[float, LongestRung]] = {}
-        """By trial that measured something: seconds of all its rungs' steps, and its longest rung."""
+        self.tally = Tally()
+        """Figures over the measurements."""
         self._starts: dict[str, TrialStart] = {}
         self._ends: dict[str, TrialEnd] = {}
         # By candidate: the search asks of each of them at every turn.
@@ -99,6 +90,7 @@ class History:
         other._clock = copy.copy(self._clock)
         other._of = defaultdict(dict, {key: dict(items) for key, items in self._of.items()})
         other._of_recipe = defaultdict(dict, {key: dict(items) for key, items in self._of_recipe.items()})
+        other.tally = self.tally.copy()
         other._starts_of = defaultdict(list, {key: list(items) for key, items in self._starts_of.items()})
         return other
 
@@ -163,11 +155,7 @@ class History:
         if present is None or present.outcome is Outcome.SKIPPED:
             self._measurements[measurement.id] = self._of[key_of(measurement)][measurement.id] = measurement
             self._of_recipe[measurement.recipe.id][measurement.id] = measurement
-            if measurement.tokens_per_s is not None:
-                rung = LongestRung(seconds=sum(measurement.step_times_s), tokens=measurement.tokens_per_timed_step)
-                all_s, longest = self._steps_s.get(measurement.trial_id, (0.0, rung))
-                longest = max(longest, rung, key=lambda timed_rung: timed_rung.seconds)
-                self._steps_s[measurement.trial_id] = all_s + rung.seconds, longest
+            self.tally.measured(measurement)
         self._count(measurement.trial_id)
 
     def _add_trial_end(self, end: TrialEnd) -> None:
@@ -175,6 +163,7 @@ class History:
         before = self._ends.get(end.trial_id)
         self._ended_gpu_s += end.gpu_s - (before.gpu_s if before else 0.0)
         self._ends[end.trial_id] = end
+        self.tally.ended(end)
         self._open.pop(end.trial_id, None)
         self._count(end.trial_id)
 
@@ -198,6 +187,14 @@ class History:
     def of_recipe(self, recipe_id: str) -> tuple[Measurement, ...]:
         """Returns the measurements of the recipe with this id, which alone compete, in the journal's order."""
         return tuple(self._of_recipe.get(recipe_id, {}).values())
+
+    @property
+    def paces(self) -> Paces:
+        """The paces of nodes by their matmul peaks; empty where these are alike, and on CPUs, whose peaks tell what
+        else runs there.
+        """
+        on_gpus = self.header is not None and self.header.cluster.device_kind == "cuda"
+        return paces_of(self.peaks) if on_gpus else UNKNOWN
 
     @property
     def trials(self) -> tuple[TrialStart, ...]:
@@ -226,15 +223,15 @@ class History:
         """Least seconds that a trial with measurements took beyond its steps; 0 before the first, and estimated while
         the study's first trial is the only one.
         """
-        times_s = [beside_s for beside_s, _ in self._times_s()]
-        if len(times_s) == 1 and next(iter(self._starts), "") in self._steps_s and self.header is not None:
+        times_s = [beside_s for beside_s, _ in self.tally.times_s]
+        if len(times_s) == 1 and next(iter(self._starts), "") in self.tally.steps_s and self.header is not None:
             return LATER_START[self.header.cluster.device_kind] * times_s[0]
         return min(times_s, default=0.0)
 
     @property
     def first_start_s(self) -> float:
         """Seconds that the first trial took beyond its steps, the slowest start of a session; 0 before it."""
-        return next((beside_s for beside_s, _ in self._times_s()), 0.0)
+        return next((beside_s for beside_s, _ in self.tally.times_s), 0.0)
 
     @property
     def trial_s(self) -> float:
@@ -249,7 +246,7 @@ class History:
     @property
     def longest_rungs(self) -> tuple[LongestRung, ...]:
         """The longest rung of each completed trial with measurements."""
-        return tuple(rung for _, rung in self._times_s())
+        return tuple(rung for _, rung in self.tally.times_s)
 
     def trials_s(self, recipe: Recipe, repeats: range) -> float:
         """Returns the seconds of the recipe's completed trials that measured these repeats; repeat 0 is the
@@ -260,13 +257,6 @@ class History:
             for trial_id, start in self._starts.items()
             if trial_id in self._ends and start.micro_batches and start.recipe == recipe and start.repeat in repeats
         )
-
-    def _times_s(self) -> list[tuple[float, LongestRung]]:
-        """Returns, for each completed trial with measurements, its seconds beyond its steps and its longest rung."""
-        times_of_trials = (
-            (self._ends[trial_id].wall_s, steps) for trial_id, steps in self._steps_s.items() if trial_id in self._ends
-        )
-        return [(max(0.0, wall_s - all_s), longest) for wall_s, (all_s, longest) in times_of_trials]
 
     @property
     def finished(self) -> frozenset[str]:

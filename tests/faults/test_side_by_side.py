@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.hosts import RayHosts, hosts
+from platform.study.study import read
 from tests import needs
 from tests.faults.searching import QUICK, Searching, gone, nothing_left
 from tests.whole_searches.head import short_folder
@@ -119,3 +120,22 @@ def test_trials_share_a_host_where_that_is_asked_for() -> None:
         assert second.beside == (first.trial_id,) and first.nodes == second.nodes == (created[0].address,)
         assert any(line.measurement.beside for line in search.of(Measured))
         nothing_left(cluster)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("cluster", [3], indirect=True)
+def test_two_numbers_of_workers_are_searched_at_the_same_time(cluster: RayHosts) -> None:
+    cluster.start(2)
+    options = (IN_ORDER, "--gpus=1,2", "--repeats=0", "--max-trials=2")
+    space = _space(cluster, 2, micro_batches=(4,))
+    with Searching(cluster, space, *options, name="scale", environment=QUICK) as search:
+        assert search.end() == 0, search.output
+    first, second = (read(cluster.folder / "studies" / f"scale-{count}gpu")[0] for count in (1, 2))
+    nodes = {f"scale-1gpu:{start.trial_id}": set(start.nodes) for start in first.trials}
+    beside = [(start, other) for start in second.trials for other in start.beside if other in nodes]
+    ends = [end for start in second.trials if (end := second.trial_end(start.trial_id))]
+    assert beside or any(other in nodes for end in ends for other in end.beside)
+    assert all(nodes[other].isdisjoint(start.nodes) and len(start.nodes) == 2 for start, other in beside)
+    figures = [m.beside for history in (first, second) for m in history.measurements if m.outcome in RAN]
+    assert any(":" in other for others in figures for other in others), "figures say it too"
+    nothing_left(cluster)

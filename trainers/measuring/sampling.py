@@ -81,6 +81,15 @@ class NvmlSampler:
         except Exception:  # no NVML, no driver, a container that hides it: a missing figure, never a lost rung
             self._handle = None
 
+    def pci_address(self) -> str:
+        """Returns the device's PCI address as the kernel names it, "0000:19:00.0"; "" where it cannot be read."""
+        try:
+            bus = self._nvml.nvmlDeviceGetPciInfo(self._handle).busId
+        except Exception:  # see above
+            return ""
+        domain, _, place = (bus if isinstance(bus, str) else bus.decode()).lower().partition(":")
+        return f"{domain[-4:]}:{place}"
+
     def start(self) -> None:
         if self._handle is None:
             return

@@ -95,8 +95,8 @@ class Job:
     cpus_per_worker: float
     nodes: tuple[str, ...] = ()
     """Ray's ids of the nodes that its workers may use; empty for all."""
-    shares_nodes: bool = False
-    """Whether other trials may run on other devices of these nodes at the same time."""
+    node_share: float = 1.0
+    """Share of each of these nodes that it takes; other trials may run on other devices of them at the same time."""
     repeat: int = 0
     """0 for the search's own run; above 0 for a run of one point in separate processes after the search."""
     is_winner_run: bool = False
@@ -147,6 +147,11 @@ class Job:
     """A trial is hung after max(this, 10 x its slowest micro-step) without a micro-step."""
     first_step_s: float = 300.0
     """Seconds that building the model, compiling and the first micro-step of a rung may take."""
+
+    @property
+    def shares_nodes(self) -> bool:
+        """Whether other trials may run on other devices of its nodes at the same time."""
+        return self.node_share < 1
 
     def measurement(self, batch: BatchPoint, outcome: Outcome, **figures: Any) -> Measurement:
         """Returns the measurement of `batch` in this trial; `found` are its further fields."""

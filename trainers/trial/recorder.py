@@ -135,12 +135,21 @@ class Recorder:
                 start = journal.RungStart(trial_id=trial_id, batch=from_json(BatchPoint, batch), deadline_s=allowed_s)
                 record(self._path, start, must_exist=True)
                 self._beside[trial_id] = self._beside.keys() - {trial_id}
-            if trial_id not in self._beside:
-                for others in self._beside.values():
-                    others.add(trial_id)
-                self._beside[trial_id] = self._beside.keys() - {trial_id}
+            self._join(trial_id)
             self._statuses[trial_id] = {"phase": phase, "batch": batch, "until": time.monotonic() + allowed_s}
             self._keep()
+
+    def joined(self, trial_id: str) -> None:
+        """Notes that a trial of another study, which shares the cluster, runs from now on."""
+        with self._lock:
+            self._join(trial_id)
+            self._keep()
+
+    def _join(self, trial_id: str) -> None:
+        if trial_id not in self._beside:
+            for others in self._beside.values():
+                others.add(trial_id)
+            self._beside[trial_id] = set(self._beside)
 
     def place(self, trial_id: str, nodes: list[str], addresses: Sequence[str] = ()) -> None:
         """Sets Ray's id, and the address, of each rank's node."""
@@ -203,14 +212,15 @@ class Recorder:
                 entry = dataclasses.replace(entry, batch=next_batch)
             elif entry.batch in measured_batches:  # asked again: the process that wrote it died before it could answer
                 return "known"
-            entry = dataclasses.replace(
-                entry,
-                addresses=tuple(self._addresses.get(trial_id, ())),
-                beside=tuple(sorted(self._beside.get(trial_id, ()))),
-            )
+            entry = self._placed(trial_id, entry)
             record(self._path, journal.Measured(measurement=entry), must_exist=True)
             self._count(trial_id, entry)
         return entry.outcome.value
+
+    def _placed(self, trial_id: str, entry: Measurement) -> Measurement:
+        """Returns the measurement with the nodes on which it ran, and what ran beside it."""
+        beside = tuple(sorted(self._beside.get(trial_id, ())))
+        return dataclasses.replace(entry, addresses=tuple(self._addresses.get(trial_id, ())), beside=beside)
 
     def _record(self, entry: journal.Peak | journal.Probed | journal.GateCurves | journal.Profile) -> None:
         with self._lock:

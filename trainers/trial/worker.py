@@ -16,6 +16,7 @@ from trainers import data
 from trainers.engines.create import create_stepper, engine_class
 from trainers.engines.stepper import Stepper, lacks
 from trainers.host.failures import RungFailure, one_line, size
+from trainers.host.near import keep_near
 from trainers.host.watchdog import Watchdog
 from trainers.measuring import conditions, gate_curves, matmul_peak, probe, warnings_log
 from trainers.measuring.device import CpuClock, CpuMeter, CudaClock, CudaMeter, Meter
@@ -66,6 +67,8 @@ class TrialWorker:
         self.device = torch.device("cuda", torch.cuda.current_device()) if on_cuda else torch.device("cpu")
         self.meter: Meter = CudaMeter() if on_cuda else CpuMeter(job.cluster.device_memory_gib)
         self.sampler: Sampler = NvmlSampler() if on_cuda else CpuSampler()
+        if job.shares_nodes and isinstance(self.sampler, NvmlSampler):
+            keep_near(self.sampler.pci_address())
         self.host = HostSampler()
         # Small host-side agreements go over gloo, so that they take neither device memory nor device time.
         self.control = dist.new_group(backend="gloo") if on_cuda else dist.group.WORLD

@@ -18,7 +18,7 @@ from platform.study.result.float8_price import compared
 from platform.study.result.ranking import points
 from search_spaces.candidate import Candidate
 from trainers.records.journal import TrialStart
-from trainers.records.measurement import TIMED, Measurement, Outcome
+from trainers.records.measurement import Measurement, Outcome
 from trainers.records.search_state import SearchState
 
 GATE_MARGIN = 1.1
@@ -65,6 +65,9 @@ class Confirmation:
         self.plan, self.rules, self.history = plan, plan.rules, history
         self._new_trials = () if plan.since is None else history.trials_since(plan.since)
         self._attempted = attempted_trials(self._new_trials, history)
+        self._running = [
+            trial for trial in self._new_trials if trial.is_final and not history.trial_end(trial.trial_id)
+        ]
         self._recipes = self._of_each(self._attempted)
 
     def _of_each(self, attempted: Sequence[TrialStart]) -> list[RecipeConfirmation]:
@@ -78,6 +81,7 @@ class Confirmation:
                 candidates=plan.candidates,
                 rules=plan.rules,
                 attempted=[trial for trial in attempted if trial.recipe == recipe],
+                running=[trial for trial in self._running if trial.recipe == recipe],
                 expected=plan.expected.get(recipe.id),
                 is_compared=recipe in plan.compared,
             )
@@ -87,8 +91,7 @@ class Confirmation:
     @property
     def num_timed(self) -> Counter[str]:
         """The number of layouts that were timed, by recipe id."""
-        timed = {(m.recipe.id, m.layout.id) for m in self.history.measurements if m.outcome in TIMED}
-        return Counter(recipe for recipe, _ in timed)
+        return self.history.tally.num_timed
 
     def next(
         self, left_s: float = math.inf, costs: ConfirmationCosts = UNLIMITED, *, for_new_winner: bool = True
@@ -101,24 +104,29 @@ class Confirmation:
         trials after it; `for_new_winner`, all trials of another winner. The first run of a round compares nothing
         alone: without time for a second one it comes after all else. The winner's run has its gate if `left_s` holds
         the reference's too.
+
+        While final runs are under way, it is one that may run beside them: of another round of finalists, of another
+        recipe, or the gate's reference.
         """
         for recipe in self._recipes:
-            held = recipe.held
+            held = None if recipe.is_running else recipe.held
             # At a winner's length: of a point that fills the memory only long windows tell whether it can run so.
             if held and self._holds(recipe, costs.run_s(held.point), left_s, costs, for_new_winner=for_new_winner):
                 return held.trial(SearchState.CONFIRMING)
             runs = recipe.next_repeats()
             if runs and self._holds(recipe, _repeats_s(runs, costs), left_s, costs, for_new_winner=for_new_winner):
                 return runs[0].trial(SearchState.CONFIRMING)
+            if recipe.is_running:
+                trial = self._reference_beside(recipe, left_s, costs)
             # While ties are open, nobody knows whose run at length and gate are worth their time.
-            if recipe.unresolved:
+            elif recipe.unresolved:
                 trial = recipe.tie_break(left_s, costs, {trial.trial_id for trial in self._new_trials})
             else:
                 trial = self._closing_trial(recipe, left_s, costs)
             if trial is not None:
                 return trial
         for recipe in self._recipes:
-            runs = recipe.repeats_left[:1]
+            runs = recipe.free_repeats[:1]
             if runs and self._holds(recipe, _repeats_s(runs, costs), left_s, costs, for_new_winner=for_new_winner):
                 return runs[0].trial(SearchState.CONFIRMING)
         return None
@@ -291,6 +299,13 @@ class Confirmation:
             return None
         reference_s = recipe.reference_s(best, costs) if trial.gate else 0.0
         return dataclasses.replace(trial, leave_s=costs.measuring_s(best) + GATE_MARGIN * reference_s)
+
+    def _reference_beside(
+        self, recipe: RecipeConfirmation, left_s: float, costs: ConfirmationCosts
+    ) -> ConfirmationTrial | None:
+        """Returns the gate of the reference, which may run beside a point's run, if the time holds the winner's too."""
+        run_s, gate_s = self._need_s(costs)
+        return recipe.reference_trial() if math.isinf(left_s) or run_s + GATE_MARGIN * gate_s <= left_s else None
 
     def _need_s(
         self, costs: ConfirmationCosts, new_winners: Collection[RecipeConfirmation] = ()

@@ -11,6 +11,7 @@ from platform.search.confirmation.held_runs import held_run
 from platform.search.confirmation.run_order import ConfirmationRun, contenders_run, last_run, repeats_left
 from platform.search.setup.confirmation_rules import ConfirmationRules
 from platform.study.history import History
+from platform.study.node_paces import Paces
 from platform.study.result import gate as gates
 from platform.study.result.ranking import PointRuns, by_speed, points, rank, ranked, winner
 from platform.study.result.tie_break import contenders_of, unresolved_of
@@ -44,15 +45,17 @@ class RecipeConfirmation:
         candidates: Sequence[Candidate],
         rules: ConfirmationRules,
         attempted: Sequence[TrialStart],
+        running: Sequence[TrialStart],
         expected: Measurement | None,
         is_compared: bool,
     ) -> None:
-        """Takes the recipe's measurements and its confirmation trials that are not to be `attempted` again. `expected`
-        is the predicted winner. A recipe that `is_compared` has a gate that shows what FP8 costs in loss.
+        """Takes the recipe's measurements and its confirmation trials that are not to be `attempted` again, of which
+        some are `running`. `expected` is the predicted winner. A recipe that `is_compared` has a gate that shows what
+        FP8 costs in loss.
         """
         self.recipe, self.measured, self.expected = recipe, measured, expected
         self._history, self._candidates, self._rules = history, candidates, rules
-        self._attempted, self._is_compared = attempted, is_compared
+        self._attempted, self._running, self._is_compared = attempted, running, is_compared
         self._attempted_runs = frozenset(
             (trial.layout.id, micro_batch, trial.repeat) for trial in attempted for micro_batch in trial.micro_batches
         )
@@ -60,7 +63,7 @@ class RecipeConfirmation:
     @functools.cached_property
     def best(self) -> Measurement | None:
         """The fastest point; None before any ran."""
-        return winner(self.measured)
+        return winner(self.measured, self._paces)
 
     @functools.cached_property
     def contenders(self) -> list[PointRuns]:
@@ -76,7 +79,18 @@ class RecipeConfirmation:
     def repeats_left(self) -> list[ConfirmationRun]:
         """The remaining runs of the finalists, the next one first."""
         rules = self._rules
-        return repeats_left(self.measured, repeats=rules.repeats, limit=rules.finalists, attempted=self._attempted_runs)
+        return repeats_left(self._points, repeats=rules.repeats, limit=rules.finalists, attempted=self._attempted_runs)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a run of a point is under way, which may make another one the winner."""
+        return any(trial.micro_batches for trial in self._running)
+
+    @functools.cached_property
+    def free_repeats(self) -> list[ConfirmationRun]:
+        """The runs of `repeats_left` whose round has none under way: within a round they follow each other."""
+        rounds = {trial.repeat for trial in self._running if trial.micro_batches}
+        return [run for run in self.repeats_left if run.repeat not in rounds]
 
     @functools.cached_property
     def held(self) -> ConfirmationRun | None:
@@ -91,17 +105,21 @@ class RecipeConfirmation:
 
     @functools.cached_property
     def _points(self) -> list[PointRuns]:
-        return points(self.measured)
+        return points(self.measured, self._paces)
+
+    @functools.cached_property
+    def _paces(self) -> Paces:
+        return self._history.paces
 
     def next_repeats(self) -> list[ConfirmationRun]:
         """Returns the next of the finalists' runs, and where it is the first of its round the one after it too: one run
         alone compares nothing. Empty where none is left.
         """
-        if not self.repeats_left:
+        if not self.free_repeats:
             return []
-        number = self.repeats_left[0].repeat
+        number = self.free_repeats[0].repeat
         has_begun = any(measurement.repeat == number for measurement in self.measured)
-        return [run for run in self.repeats_left if run.repeat == number][: 1 if has_begun else 2]
+        return [run for run in self.free_repeats if run.repeat == number][: 1 if has_begun else 2]
 
     def tie_break(
         self, left_s: float, costs: ConfirmationCosts, new_trials: Collection[str]
@@ -145,8 +163,8 @@ class RecipeConfirmation:
         best, gate, recipe = self.best, self._rules.gate if gated else None, self.recipe
         if best is None:
             return None
-        if gate and gates.has_curves(best, self._history.gates) and (layout := self._next_reference(best)) is not None:
-            return ConfirmationTrial(state=SearchState.GATING, recipe=recipe, layout=layout, gate=gate)
+        if gate and gates.has_curves(best, self._history.gates) and (reference := self.reference_trial()):
+            return reference
         leading = [*rank(self._points)[:1], *(by_speed(self.measured)[:1] if not self._rules.repeats else ())]
         for point in leading if run else ():
             last = last_run(point, repeats=self._rules.repeats, attempted=self._attempted_runs)
@@ -157,6 +175,14 @@ class RecipeConfirmation:
             return None
         repeat = self._rules.repeats + 1
         return ConfirmationTrial(state=SearchState.GATING, recipe=recipe, layout=best.layout, repeat=repeat, gate=gate)
+
+    def reference_trial(self) -> ConfirmationTrial | None:
+        """Returns the gate of the reference of the best point so far; None where none is to run."""
+        best, gate = self.best, self._rules.gate
+        layout = self._next_reference(best) if best and gate and self._can_have_gate(best) else None
+        if layout is None:
+            return None
+        return ConfirmationTrial(state=SearchState.GATING, recipe=self.recipe, layout=layout, gate=gate)
 
     def need_s(self, costs: ConfirmationCosts, *, for_new_winner: bool = False) -> tuple[float, float]:
         """Returns the estimated seconds of the winner's remaining trials: of its run at length, and of what its gate
@@ -219,14 +245,17 @@ class RecipeConfirmation:
         return gates.references(self.recipe, self._candidates, self.measured)
 
     def _next_reference(self, best: Measurement) -> Layout | None:
-        """Returns the layout whose gate must still run as the winner's reference; None where there is none."""
+        """Returns the layout whose gate must still run as the winner's reference; None where there is none, and
+        while one runs.
+        """
         gate = self._rules.gate
         finished_gates = {
             (curves.steps, curves.sequences)
             for curves in self._history.gates
             if curves.recipe == self.recipe and curves.is_reference and curves.layout != best.layout
         }
-        if gate is None or (gate.steps, gate.sequences) in finished_gates:
+        is_under_way = any(trial.is_gate and not trial.repeat for trial in self._running)
+        if gate is None or is_under_way or (gate.steps, gate.sequences) in finished_gates:
             return None
         tried = {trial.layout for trial in self._attempted if trial.is_gate and not trial.repeat}
         untried = [layout for layout in self._references(best) if layout not in tried]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from platform.search.confirmation.confirmation_trial import ConfirmationTrial
 from platform.search.setup.confirmation_rules import FINALISTS
 from platform.study.result.beside_others import beside_others
-from platform.study.result.ranking import PointRuns, points, speed_of
+from platform.study.result.ranking import PointRuns
 from trainers.records.job import GateSize
 from trainers.records.measurement import Measurement, Outcome
 from trainers.records.search_state import SearchState
@@ -32,7 +32,7 @@ AttemptedRuns = frozenset[tuple[str, int, int]]
 
 
 def repeats_left(
-    measurements: Sequence[Measurement],
+    of_recipe: Sequence[PointRuns],
     *,
     repeats: int,
     limit: int | None = FINALISTS,
@@ -44,13 +44,12 @@ def repeats_left(
     rows others disturbed have `repeats` runs each, in turn and back again (A B C C B A A B C), so that drift over time
     affects all equally. A point that was lost in one run has no further ones.
     """
-    of_recipe = points(measurements)
     of_search = [
         point_runs
         for point_runs in of_recipe
         if point_runs.search and (point_runs.search.outcome is Outcome.OK or (point_runs.runs and point_runs.speeds))
     ]
-    of_search.sort(key=lambda point: -speed_of(_search(point)))
+    of_search.sort(key=lambda point: -point.derived_tokens_per_s)
     finalists = of_search[:limit]
     finalists += [point for point in beside_others(of_recipe)[:limit] if point not in finalists]
     remaining_runs: list[ConfirmationRun] = []

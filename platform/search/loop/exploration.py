@@ -58,6 +58,8 @@ class Exploration:
         """Layouts given up since a trial last ran well; they are marked as failed once another trial shows that the
         cluster works.
         """
+        self._overheard: dict[str, tuple[Candidate, Sequence[Measurement]]] = {}
+        """Candidates of other searches, by key, with what was measured of them."""
         self._take(searcher)
 
     @property
@@ -76,6 +78,14 @@ class Exploration:
                 searcher.update(candidate, self._log.history.measured(candidate.key))
         for suspect in self._suspects:
             self._update_with(suspect)
+        for candidate, measured in self._overheard.values():
+            self.overhear(candidate, measured)
+
+    def overhear(self, candidate: Candidate, measured: Sequence[Measurement]) -> None:
+        """Takes note of what another search has measured of one of its candidates."""
+        self._overheard[candidate.key] = candidate, measured
+        if self._rung_searcher:
+            self._rung_searcher.overhear(candidate, measured)
 
     def _takes_probe(self) -> bool:
         """Goes on with a searcher whose predictions have the rates that the study's first trial measured; returns
@@ -208,7 +218,7 @@ class Exploration:
         for recipe in dict.fromkeys(candidate.recipe for candidate in self._candidates.values()):
             if recipe in running:
                 continue
-            best = winner([m for m in self._log.history.measurements if m.recipe == recipe])
+            best = winner(self._log.history.of_recipe(recipe.id))
             candidate = self._candidates.get(key_of(best)) if best else None
             if best is None or candidate is None or candidate.finds_largest or candidate.key in self._passed_over:
                 continue

@@ -69,17 +69,18 @@ def make_job(
     stop_at_s: float | None,
     runs_one: bool = False,
     nodes: Mapping[str, str] = MappingProxyType({}),
-    shares_nodes: bool = False,
+    node_share: float = 1.0,
     probes: bool = True,
 ) -> Job:
     """Returns a trial of `candidate` that climbs `rungs`, for the search or as the `final` one; it begins no rung after
     `stop_at_s` by the driver's monotonic clock (None: no limit), except its first where it `runs_one`. It runs on
-    `nodes` (addresses by Ray's ids; empty: where the settings allow), which it `shares_nodes` with other trials or not,
-    and `probes` devices and links where that is still to be done.
+    `nodes` (addresses by Ray's ids; empty: where the settings allow), of each of which it takes `node_share`, and
+    `probes` devices and links where that is still to be done.
     """
     # Where every point is asked for, none is cut short.
     race = final is None and not (settings.rules and settings.rules.finalists is None)
-    best = winner(history.of_recipe(candidate.recipe.id)) if race else None
+    recipe = candidate.recipe.id
+    best = (history.tally.fastest(recipe) or winner(history.of_recipe(recipe))) if race else None
     memory_measurements = memory_points(history.measured(candidate.key))
     ladder = dataclasses.replace(
         candidate, micro_batches=tuple(sorted({point.micro_batch for point in (*memory_measurements, *rungs)}))
@@ -97,7 +98,7 @@ def make_job(
         cluster=settings.cluster,
         cpus_per_worker=settings.cpus_per_worker,
         nodes=tuple(nodes) or settings.nodes,
-        shares_nodes=shares_nodes,
+        node_share=node_share,
         repeat=final.repeat if final else 0,
         is_winner_run=final is not None and final.is_winner_run,
         gate=final and final.gate,

@@ -1,7 +1,6 @@
 """Says which trials may run side by side, and on which nodes. Ray's placement groups put a trial's workers on these."""
 
 import math
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from platform.cluster.nodes import ClusterHandle
@@ -12,13 +11,15 @@ from trainers.spec.cluster import Cluster
 
 TUNE_CPU = 0.1
 """CPUs for Tune's side of all trials together."""
+_WHOLE = 1 + 1e-9
+"""A whole node, for sums of shares."""
 
 Nodes = Callable[[], Mapping[str, str]]
 """Returns the address of each node that workers may use now, by Ray's id, always in the same order."""
 
 
 class Lanes:
-    """The places of trials that run side by side. By default there is one, anywhere."""
+    """The places of one search's trials that run side by side. By default there is one, anywhere."""
 
     def __init__(
         self,
@@ -47,27 +48,48 @@ class Lanes:
     def _answering(self) -> dict[str, str]:
         return {node: address for node, address in self._nodes().items() if node not in self._lost}
 
-    def place(self, running: Iterable[Job], avoid: Collection[str] = ()) -> Mapping[str, str] | None:
-        """Returns the addresses of the nodes for one more trial beside those `running`, by Ray's ids; None where they
-        leave no room, empty for any nodes: where no more than one trial runs at a time, and none of them was refused.
+    def place(
+        self,
+        running: Iterable[Job],
+        avoid: Collection[str] = (),
+        *,
+        others: Iterable[Job] | None = None,
+        is_alone: bool = False,
+        at: Collection[str] = (),
+    ) -> Mapping[str, str] | None:
+        """Returns the addresses of the nodes for one more trial beside those `running` and those of the `others` that
+        share the cluster (None: nobody does), by Ray's ids; None where they leave no room, empty for any nodes: where
+        no more than one trial runs at a time, and no node was refused.
 
-        Nodes at the addresses to `avoid` are left out as long as others hold a trial.
+        A trial that `is_alone` shares its nodes with no other. It runs on the nodes at these addresses (`at`) where
+        they are there. Nodes at the addresses to `avoid` are left out as long as others hold a trial.
         """
         jobs, nodes = tuple(running), self._nodes()
         num_held = self._holds(nodes)
-        if not num_held or (num_held == 1 and not self._has_refused()):
+        if not num_held or (num_held == 1 and others is None and not self._has_refused()):
             return None if jobs else {}
         if any(not job.nodes for job in jobs):  # it may be on any of them: it began before others joined
             return None
         answering = self._answering()
         quiet = {node: address for node, address in answering.items() if address not in avoid}
-        nodes = next((choice for choice in (quiet, answering) if self._holds(choice)), nodes)
-        num_running = Counter(node for job in jobs for node in job.nodes)
+        same = {node: address for node, address in quiet.items() if address in at}
+        choices = ((same,) if len(same) == self.nodes_per_trial else ()) + (quiet, answering)
+        nodes = next((choice for choice in choices if self._holds(choice)), nodes)
+        shares = dict.fromkeys(nodes, 0.0)
+        for job in (*jobs, *(others or ())):
+            for node in shares.keys() & set(job.nodes):
+                shares[node] += job.node_share
+        share = 1.0 if is_alone else self.share
         # Nodes without a trial come first. The order of the others stays: runs that are compared have the same nodes.
-        free = sorted((node for node in nodes if num_running[node] < self.trials_per_node), key=num_running.__getitem__)
+        free = sorted((node for node in nodes if shares[node] + share <= _WHOLE), key=shares.__getitem__)
         if len(free) < self.nodes_per_trial:
             return None
         return {node: nodes[node] for node in free[: self.nodes_per_trial]}
+
+    @property
+    def share(self) -> float:
+        """The share of each of its nodes that a trial takes."""
+        return 1 / self.trials_per_node
 
     def _holds(self, nodes: Collection[str]) -> int:
         return len(nodes) // self.nodes_per_trial * self.trials_per_node

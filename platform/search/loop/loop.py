@@ -15,6 +15,7 @@ from platform.search.loop.exploration import Exploration, Relearn, SearchEnd
 from platform.search.loop.jobs import TrialSettings, failed_measurement, make_job
 from platform.search.loop.lanes import Lanes
 from platform.search.loop.policy import Kind, Next
+from platform.search.loop.running import RunningTrial
 from platform.search.loop.study_log import StudyLog
 from platform.search.loop.time_plan import TimePlan
 from platform.search.loop.transitions import Answers, Decision, ExplorationTrial, Trial, decide, resumed
@@ -27,20 +28,6 @@ from trainers.records.job import Job
 from trainers.records.journal import TrialEnd, TrialStart, TrialState
 from trainers.records.measurement import ENDS_LADDER, Measurement
 from trainers.records.search_state import SearchState
-
-
-@dataclasses.dataclass(kw_only=True, slots=True)
-class RunningTrial:
-    """A trial in flight."""
-
-    job: Job
-    start: TrialStart
-    is_alone: bool
-    """Whether nothing may run beside it."""
-    beside: set[str]
-    """Ids of the trials that have run beside it so far."""
-    sharing: set[str]
-    """Ids of those among them that had some of its nodes."""
 
 
 class SearchLoop:
@@ -84,11 +71,13 @@ class SearchLoop:
         """Whether the budget reserves time to confirm a new winner. Off where that reserve alone would leave the
         session nothing to run.
         """
-        self._lanes = lanes or Lanes()
+        self.lanes = lanes or Lanes()
         self._running: dict[str, RunningTrial] = {}
         """The trials in flight, by their ids."""
         self._waits = False
-        """Whether what follows waits for the end of a trial."""
+        """Whether what follows waits for the end of a trial, of this search or of one beside it."""
+        self.beside: tuple[SearchLoop, ...] = ()
+        """The other searches that share the cluster."""
         self._ends: list[policy.Ended] = []
         """The ends of this session's trials, in their order."""
         self._crowded: set[str] = set()
@@ -120,11 +109,16 @@ class SearchLoop:
     @property
     def num_lanes(self) -> int:
         """Number of trials that may run side by side now."""
-        return max(1, self._lanes.count())
+        return max(1, self.lanes.count())
+
+    @property
+    def wants_room(self) -> bool:
+        """Whether it has a trial to run that found no room, while none of its own runs."""
+        return self._waits and not self._running
 
     def neighbours(self, trial_id: str, *, on_its_nodes: bool = False) -> frozenset[str]:
-        """Returns the ids of the trials that have run beside a running one so far, or of those among them that were
-        `on_its_nodes`.
+        """Returns the ids of the trials that have run beside a running one so far, those of other searches too, or of
+        those among them that were `on_its_nodes`.
         """
         trial = self._running[trial_id]
         return frozenset(trial.sharing if on_its_nodes else trial.beside)
@@ -153,17 +147,27 @@ class SearchLoop:
         """Returns the next trial, recorded as started; None where none may begin beside those that run, and without
         any when the session is over (`ended_reason` states why).
         """
-        running = self.running
-        if running and (self._waits or any(trial.is_alone for trial in self._running.values())):
+        running, others, before = self.running, self._others(), self.state
+        if self._waits or self.state.is_terminal or any(trial.is_alone for trial in self._running.values()):
             return None
-        nodes = self._lanes.place(running.values(), avoid=self._avoided)
-        if nodes is None:
+        place = functools.partial(
+            self.lanes.place, running.values(), self._avoided, others=others.values() if self.beside else None
+        )
+        if (running or not others) and place() is None:
             return None
         decision = self.decide()
         self._waits, trial = decision.waits, decision.trial
         if trial is None:
             if not running:
                 self._log.write()
+            return None
+        if isinstance(trial, ConfirmationTrial):
+            nodes = place(is_alone=True, at=self._nodes_of_round(trial))
+            is_alone = math.isfinite(self.spending.gpu_left_s())
+        else:
+            nodes, is_alone = place(is_alone=trial.is_alone), trial.is_alone
+        if nodes is None:
+            self.state, self._waits = before, bool(running or others)
             return None
         job = self._job(trial, nodes)
         start = TrialStart(
@@ -176,22 +180,38 @@ class SearchLoop:
             profiles=job.profile,
             state=self.state,
             nodes=tuple(nodes.values()),
-            beside=tuple(running),
+            beside=(*running, *others),
         )
         self._log.record(start)
-        sharing = {other_id for other_id, other in running.items() if set(other.nodes) & set(job.nodes)}
-        for other_id, other in self._running.items():
-            other.beside.add(job.trial_id)
-            if other_id in sharing:
-                other.sharing.add(job.trial_id)
-        is_alone = trial.is_alone if isinstance(trial, ExplorationTrial) else True
-        self._running[job.trial_id] = RunningTrial(
-            job=job, start=start, is_alone=is_alone, beside=set(running), sharing=sharing
-        )
+        self._begin(job, start, is_alone=is_alone)
         if isinstance(trial, ExplorationTrial):
             self._search.begin(trial)
         self.spending.begin(job.trial_id, job.layout.world_size, searches=not start.is_final)
         return job
+
+    def _begin(self, job: Job, start: TrialStart, *, is_alone: bool) -> None:
+        """Takes note of a trial, and of all that run beside it, here and in other searches."""
+        trial = RunningTrial(job=job, start=start, is_alone=is_alone, beside=set())
+        for loop in (self, *self.beside):
+            for other in loop._running.values():
+                trial.meet(other, self.id_in(loop, job), loop.id_in(self, other.job))
+        self._running[job.trial_id] = trial
+
+    def id_in(self, other: "SearchLoop", job: Job) -> str:
+        """Returns the id of a trial of this search in the records of another one, or its own."""
+        return job.trial_id if other is self else f"{self.study.name}:{job.trial_id}"
+
+    def _others(self) -> dict[str, Job]:
+        """Returns the trials of other searches that run, by their ids in this one's records."""
+        return {loop.id_in(self, job): job for loop in self.beside for job in loop.running.values()}
+
+    def _nodes_of_round(self, trial: ConfirmationTrial) -> tuple[str, ...]:
+        """Returns the addresses of the nodes on which other points ran with the same number, beside which this run
+        counts; empty for none.
+        """
+        rounds = (start for start in reversed(self.history.trials) if start.micro_batches and start.repeat)
+        same = (start for start in rounds if (start.recipe, start.repeat) == (trial.recipe, trial.repeat))
+        return next((start.nodes for start in same), ()) if trial.rungs else ()
 
     def decide(self) -> Decision:
         """Returns the next decision without beginning a trial or writing anything. Rungs without hope are settled as
@@ -234,6 +254,7 @@ class SearchLoop:
             confirmation=lambda: time_plan.confirmation_trial,
             profile=lambda: time_plan.profile,
             is_running=bool(self._running),
+            is_final_running=any(trial.start.is_final for trial in self._running.values()),
         )
         return decide(self.state, answers)
 
@@ -262,7 +283,7 @@ class SearchLoop:
             stop_at_s=self.spending.stop_at_s(trial.leave_s, num_lanes),
             runs_one=not is_final and (trial.runs_one or shares_budget),
             nodes=nodes,
-            shares_nodes=bool(nodes) and self._lanes.trials_per_node > 1,
+            node_share=1.0 if not nodes or is_final or trial.is_alone else self.lanes.share,
             probes=all(running.job.probe_s is None for running in self._running.values()),
         )
 
@@ -285,11 +306,13 @@ class SearchLoop:
         of `rank` if known. `policy` decides what follows: without a verdict in the journal it was a silent death, and a
         trial whose workers never `started` still has to run.
         """
-        ended, self._waits = self._running.pop(trial_id), False
+        ended = self._running.pop(trial_id)
+        for loop in (self, *self.beside):
+            loop._waits = False
+            loop.lanes.lose(lost_nodes)
         job, start = ended.job, ended.start
         key = start.key
         wall_s, gpu_s = self.spending.end(trial_id)
-        self._lanes.lose(lost_nodes)
         self._log.refresh()
         trial_measurements = [m for m in self.history.measured(key, job.repeat) if m.trial_id == job.trial_id]
         end = policy.end_of(
@@ -304,7 +327,7 @@ class SearchLoop:
             lost_nodes=lost_nodes,
             is_crowded=is_crowded,
             placed=start.nodes,
-            has_spare=bool(self._lanes.count(avoid=lost_nodes)),
+            has_spare=bool(self.lanes.count(avoid=lost_nodes)),
         )
         self._ends.append(end)
         ends, self._avoided = self._ends, policy.failing_nodes(self._streaks, end)
@@ -322,6 +345,13 @@ class SearchLoop:
         if not start.is_final:
             runs_again = follows is Next.RETRY
             self._search.trial_ended(key, interrupted=state == "interrupted", runs_again=runs_again)
+            candidate = Candidate(recipe=start.recipe, layout=start.layout, micro_batches=start.micro_batches)
+            for other in self.beside:
+                other.overhear(candidate, self.history.measured(key))
+
+    def overhear(self, candidate: Candidate, measured: Sequence[Measurement]) -> None:
+        """Learns from what another search has measured of one of its candidates."""
+        self._search.overhear(candidate, measured)
 
     def _record_end(
         self, ended: RunningTrial, end: policy.Ended, *, is_missing: bool, wall_s: float, gpu_s: float

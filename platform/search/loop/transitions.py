@@ -4,8 +4,9 @@ A session asks those rows of `TRANSITIONS` that begin in its state, from top to 
 is a trial or yes. A condition depends on nothing but `Answers`: the journal, the session's budget and the searcher. The
 journal names with each trial the state that asked for it, from which the next session goes on (`resumed`).
 
-Trials of the search may run side by side. A row that is not `beside` others waits until none runs, and the state stays
-as it is until then: its answer may be another one by that time.
+Trials of the search may run side by side, and so may final runs, each on nodes of its own. A row that is not `beside`
+those that run waits until none does, and the state stays as it is until then: its answer may be another one by that
+time.
 """
 
 import dataclasses
@@ -51,6 +52,8 @@ class Answers:
     profile: Callable[[], ConfirmationTrial | None]
     is_running: bool = False
     """Whether a trial is running, beside which the next one would run."""
+    is_final_running: bool = False
+    """Whether it comes after the search."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +68,9 @@ class Transition:
     answer: Callable[[Answers], Trial | bool | None]
     """Returns the trial to run, or for a terminal target whether the row is taken."""
     beside: bool = False
-    """Whether its trial may run beside others."""
+    """Whether its trial may run beside others: one of the search beside others of the search, a final one beside final
+    ones.
+    """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,6 +104,7 @@ TRANSITIONS = (
         target=State.RESUMING,
         trial="that trial",
         answer=lambda answers: answers.confirmation() if answers.may_confirm() else None,
+        beside=True,
     ),
     Transition(
         sources=frozenset({State.RESUMING}),
@@ -122,6 +128,7 @@ TRANSITIONS = (
         target=State.CONFIRMING,
         trial="that point again, in processes of its own",
         answer=_confirms(State.CONFIRMING),
+        beside=True,
     ),
     Transition(
         sources=ACTIVE,
@@ -136,6 +143,7 @@ TRANSITIONS = (
         target=State.MEASURING_WINNER,
         trial="the winner at length, with its numerics gate where the time holds the reference's too",
         answer=_confirms(State.MEASURING_WINNER),
+        beside=True,
     ),
     Transition(
         sources=ACTIVE,
@@ -143,6 +151,7 @@ TRANSITIONS = (
         target=State.GATING,
         trial="the numerics gate of that layout alone",
         answer=_confirms(State.GATING),
+        beside=True,
     ),
     Transition(
         sources=ACTIVE,
@@ -165,8 +174,9 @@ def decide(state: State, answers: Answers) -> Decision:
     """Returns what follows in `state`. A terminal state stays."""
     for row in TRANSITIONS:
         if state in row.sources and (answer := row.answer(answers)):
+            is_final = isinstance(answer, ConfirmationTrial)
             is_alone = isinstance(answer, ExplorationTrial) and answer.is_alone
-            if answers.is_running and (is_alone or not row.beside):
+            if answers.is_running and (is_alone or not row.beside or is_final != answers.is_final_running):
                 return Decision(state=state, waits=True)
             return Decision(state=row.target, trial=None if isinstance(answer, bool) else answer)
     return Decision(state=state)

@@ -20,6 +20,7 @@ from platform.common.errors import ClusterError
 from platform.common.text import plural
 from platform.search.loop.lanes import TUNE_CPU
 from platform.search.loop.loop import SearchLoop
+from platform.search.loop.together import Together
 from trainers.host.memory_kills import MemoryKills
 from trainers.host.node import error_of
 from trainers.records.job import Job
@@ -81,8 +82,8 @@ def sweep(note: Note) -> str:
     )
 
 
-def run(loop: SearchLoop, *, driver_ip: str, scratch: Path) -> None:
-    """Runs the loop's jobs, each as soon as the loop has one, until there are no more; Tune keeps its own files in
+def run(loops: Sequence[SearchLoop], *, driver_ip: str, scratch: Path) -> None:
+    """Runs the jobs of all loops, each as soon as one has it, until there are no more; Tune keeps its own files in
     `scratch`.
 
     Raises:
@@ -92,13 +93,14 @@ def run(loop: SearchLoop, *, driver_ip: str, scratch: Path) -> None:
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     logging.getLogger("ray.train").setLevel(logging.CRITICAL)
     # A head that was started with no CPUs, as large clusters have it, could never place a part of one.
-    cpu = share_of_tune(loop.num_lanes) if _cpus_of(driver_ip) >= 1 else 0.0
+    together = Together(loops)
+    cpu = share_of_tune(together.num_lanes) if _cpus_of(driver_ip) >= 1 else 0.0
     trainable = ray.tune.with_resources(run_trial, {"CPU": cpu, f"node:{driver_ip}": 0.001})
     tuner = ray.tune.Tuner(
         trainable,
         param_space={"storage": f"{scratch}/train"},
         tune_config=ray.tune.TuneConfig(
-            search_alg=(bridge := _Bridge(loop)),
+            search_alg=(bridge := _Bridge(together)),
             num_samples=-1,
             max_concurrent_trials=MOST_TRIALS,
             reuse_actors=True,  # the Tune side of a trial takes 5 s to import Train: once a lane is enough
@@ -130,17 +132,18 @@ def _cpus_of(ip: str) -> float:
 class _Trial:
     """A running trial as Tune knows it."""
 
+    loop: SearchLoop
     job: Job
     kills: MemoryKills
     """Memory kills since it began, on its nodes and on the driver's."""
 
 
 class _Bridge(TuneSearcher):
-    """The loop as a Tune searcher and scheduler. The journal holds all state, so nothing is saved in Tune's files."""
+    """The loops as a Tune searcher and scheduler. The journal holds all state, so nothing is saved in Tune's files."""
 
-    def __init__(self, loop: SearchLoop) -> None:
+    def __init__(self, together: Together) -> None:
         super().__init__(metric="wall_s", mode="min")
-        self._loop = loop
+        self._together = together
         self.fault: ClusterError | None = None
         """The error that ended the search: after a failed trial Tune raises an error of its own instead."""
         self._trials: dict[str, _Trial] = {}
@@ -156,18 +159,20 @@ class _Bridge(TuneSearcher):
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:  # pyright: ignore[reportIncompatibleMethodOverride]
         if self.fault is not None:
             return TuneSearcher.FINISHED
-        job = self._loop.next_job()
-        if job is None:
+        if (begun := self._together.next_job()) is None:
             return None if self._trials else TuneSearcher.FINISHED
+        loop, job = begun
+        self._tell("joined", loop, job)
         this_node = ray.get_runtime_context().get_node_id()
         kills = MemoryKills((*job.nodes, this_node) if job.nodes else ())
-        self._trials[trial_id] = _Trial(job=job, kills=kills)
+        self._trials[trial_id] = _Trial(loop=loop, job=job, kills=kills)
         return {"job": to_json(job)}
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         reported: dict[str, Any] = result or {}
         trial = self._trials.pop(trial_id)
-        job, is_silent = trial.job, error or "state" not in reported
+        loop, job, is_silent = trial.loop, trial.job, error or "state" not in reported
+        self._tell("ended", loop, job)
         if is_silent:
             placement_groups.remove_of_the_dead(ray.get_runtime_context().get_job_id())
         state = "failed" if is_silent else reported["state"]
@@ -178,7 +183,7 @@ class _Bridge(TuneSearcher):
             if killed:
                 on_driver = is_silent or ray.get_runtime_context().get_node_id() in job.nodes
                 # On the driver's host Tune's side of every other trial runs.
-                is_crowded = bool(self._loop.neighbours(job.trial_id, on_its_nodes=not on_driver))
+                is_crowded = bool(loop.neighbours(job.trial_id, on_its_nodes=not on_driver))
                 reported = {"reason": host_memory(killed, rank=reported.get("rank")).reason, **reported}
                 if not is_crowded:
                     write(job, recorders.find(job.recorder), host_memory(killed, rank=reported.get("rank")))
@@ -190,7 +195,7 @@ class _Bridge(TuneSearcher):
         of_ranks: list[str] = status["nodes"] if status else []
         nodes, lost_nodes = _nodes(of_ranks or job.nodes) if state == "failed" else ([], [])
         try:
-            self._loop.on_trial_end(
+            loop.on_trial_end(
                 job.trial_id,
                 state=state,
                 reason=reported.get("reason", "") or fault,
@@ -203,7 +208,15 @@ class _Bridge(TuneSearcher):
         except ClusterError as unwritten:
             self.fault = unwritten
         if fault:
-            self._loop.fault = fault
+            loop.fault = fault
+
+    def _tell(self, method: str, loop: SearchLoop, job: Job) -> None:
+        """Tells the recorders of other searches of a trial that runs beside theirs. One that does not answer ends its
+        own search by itself.
+        """
+        for other in loop.beside:
+            with contextlib.suppress(RecorderError):
+                recorders.call(recorders.find(other.settings.recorder), method, loop.id_in(other, job))
 
     def _call(self, method: str, job: Job) -> dict[str, Any] | None:
         """Returns what a method of the recorder says of a trial; its state is None where none of its workers ever

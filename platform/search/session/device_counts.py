@@ -1,13 +1,15 @@
 """`platform.search --gpus 1,2,4`: repeats the search, or one layout, on each number of devices and compares them.
 
-Each number is an ordinary study; they share one connection to Ray.
+Each number is an ordinary study; they share one connection to Ray, and the cluster at the same
+time where it holds trials of several.
 """
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from platform.cluster.nodes import ClusterHandle
 from platform.cluster.probing import probe_store
 from platform.common.errors import ClusterError, InputError, one_line
 from platform.common.output import print_line
@@ -15,12 +17,15 @@ from platform.common.signals import INTERRUPTED, interruptible
 from platform.common.text import plural
 from platform.report.endings import RESUME, command_for
 from platform.report.group_report import report, worse_code
+from platform.search.loop.lanes import lanes_of
 from platform.search.session import session
 from platform.search.session.repetition import write_run
+from platform.search.session.session_run import Other
 from platform.search.setup.options import SearchOptions, StudyOptions, read_options
 from platform.search.setup.request import read_request, resumed
-from platform.search.setup.study_setup import setup_of
+from platform.search.setup.study_setup import StudySetup, setup_of
 from platform.study.group import SCALING, StudyGroup, is_group, member, read_group, write_group
+from platform.study.history import History
 from platform.study.study import Study, fresh_name, is_study, read
 from trainers.records.trust import admit, check_owner
 from trainers.spec.codec import to_json
@@ -45,14 +50,15 @@ def search(options: SearchOptions) -> int:
     begun_with = read_options(group.options)
     options_by_count = {count: _options(options, begun_with, name, count) for count in group.counts}
     requests = {count: read_request(options_by_count[count]) for count in group.counts}
-    first = requests[group.counts[0]]
-    code, fault, gpu_s = 1, "", 0.0
-    with session.connection(options, first, group.counts[-1]) as handle, interruptible():
-        handle = session.without_slow_nodes(options, first, handle)
+    largest = requests[group.counts[-1]]
+    code, faults, gpu_s = 1, list[str](), 0.0
+    with session.connection(options, largest) as handle, interruptible():
+        handle = session.without_slow_nodes(options, largest, handle)
         probe = probe_store.find(studies, handle)
+        setups: dict[int, StudySetup] = {}
         for count, request in requests.items():
             try:
-                setup_of(request, handle, probe)
+                setups[count] = setup_of(request, handle, probe)
             except InputError as error:
                 raise InputError(f"on {plural(count, 'device')}: {error}") from error
         if not options.dry_run:
@@ -60,27 +66,86 @@ def search(options: SearchOptions) -> int:
             if options.resume is None:
                 write_run(studies / name, options, begun_with)
         began_s = time.monotonic()  # no budget holds Ray's start
-        for number, count in enumerate(group.counts):
-            print_line(f"On {plural(count, 'device')} ({number + 1} of {len(group.counts)}):")
-            part = _with_budget(options_by_count[count], group.counts[number:], time.monotonic() - began_s, gpu_s)
+        parts = parts_of(setups, handle, options)
+        for number, counts in enumerate(parts):
+            left = [count for part in parts[number:] for count in part]
+            spent_s = time.monotonic() - began_s
+            of_part = {
+                count: _with_budget(options_by_count[count], count, left, len(parts) - number, spent_s, gpu_s)
+                for count in counts
+            }
             try:
-                part_code = session.search(part, handle=handle, is_printed=not options.json)
-                gpu_s += 0.0 if options.dry_run else _last_gpu_s(studies / member(name, count))
+                others = {count: _others(count, setups, studies, name) for count in counts}
+                ends = _ends(of_part, others, handle, group.counts, is_printed=not options.json)
             except ClusterError as error:
-                fault = one_line(error)
+                faults.append(one_line(error))
                 break
-            code = worse_code(code, part_code)
-            if part_code == INTERRUPTED:
+            faults += [fault for _, fault in ends if fault]
+            gpu_s += 0.0 if options.dry_run else sum(_last_gpu_s(studies / member(name, count)) for count in counts)
+            for part_code, _ in ends:
+                code = worse_code(code, part_code)
+            if faults or code == INTERRUPTED:
                 break
     if options.dry_run:
         return code
     if any(is_study(studies / member(name, count)) for count in group.counts):
         report(studies, name, as_object=options.json)
-    if fault or code == INTERRUPTED:
+    if faults or code == INTERRUPTED:
         print_line(f"Go on with all of them: {command_for(RESUME, studies / name)}")
-    if fault:
-        raise ClusterError(fault)
+    if faults:
+        raise ClusterError(faults[0])
     return code
+
+
+def parts_of(setups: Mapping[int, StudySetup], handle: ClusterHandle, options: SearchOptions) -> list[tuple[int, ...]]:
+    """Returns the numbers of devices whose searches run at the same time, in turn: all of them where the cluster holds
+    trials of two; under a limit of time as many as each find nodes for their final runs beside the others.
+    """
+    lanes = {
+        count: lanes_of(options.side_by_side, setup.cluster, handle, dict, lambda: False)
+        for count, setup in setups.items()
+    }
+    parts, num_nodes = list[tuple[int, ...]](), len(handle.nodes)
+    if options.dry_run or options.side_by_side == "off" or not num_nodes:
+        return [(count,) for count in setups]
+    if all(session.budget_of(options, setup.space).time_s is None for setup in setups.values()):
+        least = sorted(place.nodes_per_trial * place.share for place in lanes.values())[:2]
+        return [tuple(setups)] if sum(least) <= num_nodes else [(count,) for count in setups]
+    for count in setups:
+        part = (*(parts[-1] if parts else ()), count)
+        if parts and sum(lanes[other].nodes_per_trial for other in part) <= num_nodes:
+            parts[-1] = part
+        else:
+            parts.append((count,))
+    return parts
+
+
+def _others(count: int, setups: Mapping[int, StudySetup], studies: Path, name: str) -> list[Other]:
+    """Returns the searches on other numbers of devices, with what they have measured so far."""
+    paths = {other: studies / member(name, other) for other in setups if other != count}
+    return [
+        Other(setup=setups[other], history=read(path)[0] if is_study(path) else History())
+        for other, path in paths.items()
+    ]
+
+
+def _ends(
+    of_part: Mapping[int, SearchOptions],
+    others: Mapping[int, Sequence[Other]],
+    handle: ClusterHandle,
+    counts: Sequence[int],
+    *,
+    is_printed: bool,
+) -> list[tuple[int, str]]:
+    """Searches on these numbers of devices, on several at the same time; returns the exit code and fault of each."""
+    if len(of_part) == 1:
+        ((count, options),) = of_part.items()
+        print_line(f"On {plural(count, 'device')} ({counts.index(count) + 1} of {len(counts)}):")
+        return [(session.search(options, handle=handle, is_printed=is_printed, others=others[count]), "")]
+    numbers = " and ".join(filter(None, (", ".join(map(str, [*of_part][:-1])), str([*of_part][-1]))))
+    print_line(f"On {numbers} devices at the same time, on {plural(len(handle.nodes), 'node')}:")
+    labelled = {f"[{plural(count, 'device')}] ": (options, others[count]) for count, options in of_part.items()}
+    return session.search_together(labelled, handle=handle, is_printed=is_printed)
 
 
 def _name_and_options(options: SearchOptions) -> tuple[str, StudyGroup]:
@@ -111,18 +176,21 @@ def _options(options: SearchOptions, begun_with: StudyOptions, name: str, count:
     return dataclasses.replace(effective, study=study, name=study_name, resume=None)
 
 
-def _with_budget(options: SearchOptions, counts: Sequence[int], spent_s: float, spent_gpu_s: float) -> SearchOptions:
-    """Returns `options` with the first of `counts` given its share of the time and device seconds left for them all.
+def _with_budget(
+    options: SearchOptions, count: int, counts: Sequence[int], num_parts: int, spent_s: float, spent_gpu_s: float
+) -> SearchOptions:
+    """Returns `options` with the share of this number of devices of the time and device seconds left for all `counts`,
+    which run in so many parts, one after another.
 
-    Each gets the same time, and device seconds in proportion to its devices; what one leaves by ending early goes to
-    those that follow.
+    Each part gets the same time, and each number device seconds in proportion to its devices; what one leaves by ending
+    early goes to those that follow.
     """
     time_s, gpu_s = options.time_budget_s, options.gpu_s
     return dataclasses.replace(
         options,
         exclude_slow=False,  # it is done once for all of them
-        time_budget_s=None if time_s is None else max(1.0, time_s - spent_s) / len(counts),
-        gpu_s=None if gpu_s is None else max(1.0, gpu_s - spent_gpu_s) * counts[0] / sum(counts),
+        time_budget_s=None if time_s is None else max(1.0, time_s - spent_s) / num_parts,
+        gpu_s=None if gpu_s is None else max(1.0, gpu_s - spent_gpu_s) * count / sum(counts),
     )
 
 

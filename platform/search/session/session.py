@@ -1,11 +1,12 @@
 """One session of a study, from the options to the exit code."""
 
+import dataclasses
 import gc
 import os
 import sys
 import time
-from collections.abc import Generator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 
 import platform.searchers as searchers
 from platform.cluster import leftovers, preflight
@@ -27,7 +28,7 @@ from platform.search.session.dry_run import show_dry_run
 from platform.search.session.header import check_same, header_of
 from platform.search.session.open_study import OpenStudy, opened
 from platform.search.session.repetition import write_run
-from platform.search.session.session_run import SessionRun
+from platform.search.session.session_run import Other, SessionRun, run_together
 from platform.search.setup.options import SearchOptions
 from platform.search.setup.planning import SearchPlan
 from platform.search.setup.request import SearchRequest
@@ -47,11 +48,17 @@ _UNSAFE = 1
 """Exit code where `--safe` refuses the winner, the same as where nothing fits."""
 
 
-def search(options: SearchOptions, *, handle: ClusterHandle | None = None, is_printed: bool = True) -> int:
+def search(
+    options: SearchOptions,
+    *,
+    handle: ClusterHandle | None = None,
+    is_printed: bool = True,
+    others: Sequence[Other] = (),
+) -> int:
     """Begins or resumes a study; returns the exit code.
 
     It runs on the cluster of `handle`; without one it connects for the time of the search. The result is shown if
-    `is_printed`.
+    `is_printed`. What `others` of the same command have measured teaches it.
 
     Raises:
         InputError: a user's mistake, found before anything starts.
@@ -72,39 +79,106 @@ def search(options: SearchOptions, *, handle: ClusterHandle | None = None, is_pr
                 preflight.check(handle.nodes, study.path)
             handle = without_slow_nodes(options, request, handle)
             opening = first_run.with_learned_length(opening, handle)
-            request, options = opening.request, opening.options
             setup = _setup(opening, handle)
-            budget = _budget(options, setup.space)
+            budget = budget_of(opening.options, setup.space)
             if study is None or options.dry_run:
                 show_dry_run(setup, budget, opening.history, as_object=options.json)
                 return 0 if setup.plan.candidates else 1
-            _record_beginning(study, opening, setup, uri)
-            lanes = _lanes(options, setup, handle, study)
-            if not request.space.recipe.command and not finished.finished_reason(study, request):
-                num_left = sum(bool(opening.history.missing(candidate)) for candidate in setup.plan.candidates)
-                most = num_left if budget.max_trials is None else min(num_left, budget.max_trials)
-                _start_workers(setup, handle, lanes, most)
-            mirror, end = _ending(opening, study, uri, options, is_printed=is_printed)
-            code, fault = SessionRun(
-                study,
-                setup,
-                handle,
-                budget,
-                began_s=began_s,
-                leftover=opening.leftover,
-                mirror=mirror,
-                result=end,
-                lanes=lanes,
-            ).run()
-            unsafe_reason = safety.unsafe_reason(handle, study.path) if options.safe and not code else ""
-        leftovers.remove_note(study.path)
-        end.show()
+            begun = _begin(opening, setup, handle, budget, others, began_s=began_s, is_printed=is_printed)
+            code, fault = begun.session.run()
+            unsafe_reason = begun.unsafe_reason(code)
+        code = begun.shown(code, unsafe_reason)
         if fault:
             raise ClusterError(fault)
+        return code
+
+
+def search_together(
+    labelled: Mapping[str, tuple[SearchOptions, Sequence[Other]]], *, handle: ClusterHandle, is_printed: bool
+) -> list[tuple[int, str]]:
+    """Begins or resumes several studies, which share the cluster of `handle` at a time; returns the exit code of each
+    and what every trial of it failed with, "" for nothing. The labels tell their lines apart.
+
+    Raises:
+        InputError: a user's mistake, found before anything starts.
+    """
+    began_s, several = time.monotonic(), list[_Begun]()
+    gc.set_threshold(50_000, 20, 20)
+    with ExitStack() as stack, interruptible():
+        usable: UsableNodes | None = None
+        for label, (options, others) in labelled.items():
+            opening = stack.enter_context(opened(options))
+            stack.enter_context(opening.copying())
+            study = opening.study
+            assert study is not None, "a dry run has no trials"
+            preflight.check(handle.nodes, study.path)
+            opening = first_run.with_learned_length(opening, handle)
+            usable = usable or UsableNodes(handle, study.path)
+            setup = _setup(opening, handle)
+            budget = budget_of(opening.options, setup.space)
+            several.append(
+                _begin(opening, setup, handle, budget, others, began_s=began_s, is_printed=is_printed, label=label,
+                       usable=usable)
+            )  # fmt: skip
+        ends = run_together([begun.session for begun in several])
+        return [
+            (begun.shown(code, begun.unsafe_reason(code)), fault)
+            for begun, (code, fault) in zip(several, ends, strict=True)
+        ]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class _Begun:
+    """A session whose first lines are in the journal."""
+
+    session: SessionRun
+    result: output.SessionOutput
+    is_safe: bool
+    """Whether the winner is to be safe to train."""
+
+    def unsafe_reason(self, code: int) -> str:
+        """Returns why the winner is not safe to train, where that is asked for; "" for none."""
+        session = self.session
+        return safety.unsafe_reason(session.handle, session.study.path) if self.is_safe and not code else ""
+
+    def shown(self, code: int, unsafe_reason: str) -> int:
+        """Shows the session's result; returns the command's exit code."""
+        leftovers.remove_note(self.session.study.path)
+        self.result.show()
         if unsafe_reason:
             print_line(f"The winner is not safe to train: {unsafe_reason}")
             return _UNSAFE
         return code
+
+
+def _begin(
+    opening: OpenStudy,
+    setup: StudySetup,
+    handle: ClusterHandle,
+    budget: Budget,
+    others: Sequence[Other],
+    *,
+    began_s: float,
+    is_printed: bool,
+    label: str = "",
+    usable: UsableNodes | None = None,
+) -> _Begun:
+    """Writes the session's first lines, and starts its first processes. Several searches share `usable` nodes."""
+    study, options, request = opening.study, opening.options, opening.request
+    assert study is not None, "a dry run has no trials"
+    uri = check_uri(os.environ.get("MLFLOW_TRACKING_URI") or default_uri(options.studies))
+    _record_beginning(study, opening, setup, uri)
+    lanes = _lanes(options, setup, handle, usable or UsableNodes(handle, study.path), is_told=not label)
+    if not request.space.recipe.command and not finished.finished_reason(study, request):
+        num_left = sum(bool(opening.history.missing(candidate)) for candidate in setup.plan.candidates)
+        most = num_left if budget.max_trials is None else min(num_left, budget.max_trials)
+        _start_workers(setup, handle, lanes, most)
+    mirror, end = _ending(opening, study, uri, options, is_printed=is_printed)
+    session = SessionRun(
+        study, setup, handle, budget, began_s=began_s, leftover=opening.leftover, mirror=mirror, result=end,
+        lanes=lanes, label=label, others=others,
+    )  # fmt: skip
+    return _Begun(session=session, result=end, is_safe=options.safe)
 
 
 def _record_beginning(study: Study, opening: OpenStudy, setup: StudySetup, uri: str) -> None:
@@ -156,14 +230,12 @@ def _setup(opening: OpenStudy, handle: ClusterHandle) -> StudySetup:
 
 
 @contextmanager
-def connection(
-    options: SearchOptions, request: SearchRequest, num_devices: int | None = None
-) -> Generator[ClusterHandle]:
-    """Yields the cluster that the options name, with at least `num_devices` (default: the request's)."""
+def connection(options: SearchOptions, request: SearchRequest) -> Generator[ClusterHandle]:
+    """Yields the cluster that the options name, with at least the devices of the request."""
     with connected(
         options.address,
         cpu_workers=_cpu_workers(request),
-        num_gpus=num_devices or request.wanted_devices,
+        num_gpus=request.wanted_devices,
         wait_s=options.wait_for_gpus,
         start=not options.dry_run,
     ) as handle:
@@ -224,7 +296,7 @@ def _ending(
     return mirrors, end
 
 
-def _budget(options: SearchOptions, space: Space) -> Budget:
+def budget_of(options: SearchOptions, space: Space) -> Budget:
     """Returns the user's budget, or the space's own where none is given."""
     budget = Budget(max_trials=options.max_trials, time_s=options.time_budget_s, gpu_s=options.gpu_s)
     if budget == Budget() and space.time_budget_s is not None:
@@ -232,12 +304,13 @@ def _budget(options: SearchOptions, space: Space) -> Budget:
     return budget
 
 
-def _lanes(options: SearchOptions, setup: StudySetup, handle: ClusterHandle, study: Study) -> Lanes:
+def _lanes(
+    options: SearchOptions, setup: StudySetup, handle: ClusterHandle, usable: UsableNodes, *, is_told: bool
+) -> Lanes:
     """Returns where the session's trials run. Two points that a recheck compares run one after the other."""
     mode = "off" if options.study.recheck else options.side_by_side
-    usable = UsableNodes(handle, study.path)
     lanes = lanes_of(mode, setup.cluster, handle, usable, usable.has_refused)
-    if sentence := lanes_sentence(lanes, mode):
+    if is_told and (sentence := lanes_sentence(lanes, mode)):
         print_line(sentence)
     return lanes
 

@@ -1,5 +1,6 @@
 """The trials of one session, from its first line in the journal to its last."""
 
+import contextlib
 import dataclasses
 import datetime
 import os
@@ -7,6 +8,7 @@ import shutil
 import sys
 import threading
 import time
+from collections.abc import Callable, Generator, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 
@@ -30,6 +32,8 @@ from platform.search.session import output
 from platform.search.setup.forecast import forecast_of
 from platform.search.setup.planned_line import planned
 from platform.search.setup.study_setup import StudySetup
+from platform.searchers.problem import Problem
+from platform.study.history import History
 from platform.study.study import Study
 from platform.tracking.mirrors import Mirrors
 from platform.tracking.system_metrics import sampled
@@ -41,8 +45,17 @@ PROBE_S = 5.0
 """Seconds in which a study's first trial measures devices and links."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Other:
+    """Another search of the same command."""
+
+    setup: StudySetup
+    history: History
+    """Its measurements before this session."""
+
+
 class SessionRun:
-    """The trials of one session. Call `run` once."""
+    """The trials of one session. Call `run` once, or `run_together` with others on the same cluster."""
 
     def __init__(
         self,
@@ -56,92 +69,104 @@ class SessionRun:
         mirror: Mirrors | None = None,
         result: output.SessionOutput | None = None,
         lanes: Lanes | None = None,
+        label: str = "",
+        others: Sequence[Other] = (),
     ) -> None:
         """Takes over a session that began at `began_s`.
 
         The `leftover` of an earlier driver on the cluster is swept first; the `mirror` starts with the first trial. The
         `result` states the session's exit code, and shows what was measured if `run` does not return: the process ends
-        in it when the cluster's head is gone. Trials run in `lanes`; None: one at a time.
+        in it when the cluster's head is gone. Trials run in `lanes`; None: one at a time. The `label` tells its lines
+        from those of `others` of the same command, which teach it.
         """
-        self._lanes = lanes
-        self._study, self._setup, self._handle, self._budget = study, setup, handle, budget
+        self._lanes, self._label, self._others = lanes, label, others
+        self.study, self.setup, self.handle, self._budget = study, setup, handle, budget
         self._began_s, self._leftover = began_s, leftover
         self._mirror, self._result = mirror, result or output.SessionOutput(study)
         self._loop: SearchLoop | None = None
-        self._stdout = sys.stdout
-        self._ending = threading.Lock()
+        self.stdout = sys.stdout
+        self.ending = threading.Lock()
         """Held, from the moment it begins, by the thread that first writes the session's end."""
 
     def run(self) -> tuple[int, str]:
-        """Searches, records how the session ended, and returns the exit code and reason.
+        """Searches, records how the session ended, and returns the exit code and reason; see `run_together`."""
+        ((code, reason),) = run_together([self])
+        return code, reason
 
-        The reason is what every trial failed with, "" for nothing.
-        """
-        self._record_plan()
+    def begin(self) -> None:
+        """Records the plan, and begins to mirror the journal with the first trial."""
+        history, plan = self.study.follow()[1], planned(self.setup.plan)
+        if history.planned is None or history.planned.layouts != plan.layouts:
+            self.study.record(plan)
+        measured_ids = {measurement.id for measurement in history.measurements}
+        for measurement in self.setup.plan.skipped:
+            if measurement.id not in measured_ids:
+                self.study.record(Measured(measurement=measurement))
         if self._mirror is not None:
             self._mirror.start(is_ready=lambda: self._loop is not None and self._loop.running)
-        code, reason, fault, left_out, scratch = 0, "", "", "", leftovers.scratch_folder()
-        try:
-            loop = self._search(scratch)
+
+    @contextlib.contextmanager
+    def searching(self, scratch: Path, on_lost: Callable[[str], None]) -> Generator[SearchLoop]:
+        """Yields the session's loop, whose trials are followed until the end of the `with`; `on_lost` gets a sentence
+        if one of them does not start. Files that others need not keep are in `scratch`.
+        """
+        from platform.search.loop import tune  # imports Ray, which reads at import the settings that `connected` made
+
+        study = self.study
+        leftovers.write_note(study.path, tune.note_of(is_local=self.handle.is_local, scratch=scratch))
+        if self._leftover and (remark := tune.sweep(self._leftover)):
+            print_line(remark)
+        state = scratch / f"recorder-{study.name}.json"
+        with tune.recorder(study.journal, state) as recorder:
+            loop = self._loop = self._make_loop(recorder)
+            if sentence := loop.time_sentence:
+                print_line(f"{self._label}{sentence}")
+            num_layouts = len(self.setup.plan.candidates)
+            with (
+                sampled(study.path),
+                followed(*study.follow(), loop.spending, total=num_layouts, label=self._label),
+                start_timeout.starts(lambda: loop.running, state, on_lost),
+            ):
+                yield loop
+
+    def end(self, *, is_interrupted: bool) -> tuple[int, str]:
+        """Records how the session ended; returns the exit code and the reason why it has no result, "" for none."""
+        code, reason, fault, left_out, loop = 0, "", "", "", self._loop
+        if is_interrupted:
+            code = INTERRUPTED
+        elif loop is not None:
             reason, left_out = loop.ended_reason, loop.left_out
             if loop.fault:
-                code, fault = ClusterError.exit_code, f"{loop.fault}; {output.resume_sentence(self._study)}"
-        except KeyboardInterrupt:
-            code = INTERRUPTED
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+                code, fault = ClusterError.exit_code, f"{loop.fault}; {output.resume_sentence(self.study)}"
         if not code:
             code, fault = verdict(self._result.result)
             reason = fault or reason
-        self._ending.acquire()
+        self.ending.acquire()
         self._record_end(code, reason, left_out)
         return code, fault
 
-    def _record_plan(self) -> None:
-        history, plan = self._study.follow()[1], planned(self._setup.plan)
-        if history.planned is None or history.planned.layouts != plan.layouts:
-            self._study.record(plan)
-        measured_ids = {measurement.id for measurement in history.measurements}
-        for measurement in self._setup.plan.skipped:
-            if measurement.id not in measured_ids:
-                self._study.record(Measured(measurement=measurement))
+    def tell_end(self, code: int, reason: str, last_words: str) -> None:
+        """Records and shows how the session ended from a thread that is about to end the process."""
+        self._record_end(code, reason)
+        with redirect_stdout(self.stdout):  # Tune's output is kept from it just now
+            self._result.show()
+        print_line(last_words)
 
-    def _search(self, scratch: Path) -> SearchLoop:
-        from platform.search.loop import tune  # imports Ray, which reads at import the settings that `connected` made
-
-        study, handle = self._study, self._handle
-        leftovers.write_note(study.path, tune.note_of(is_local=handle.is_local, scratch=scratch))
-        if self._leftover and (remark := tune.sweep(self._leftover)):
-            print_line(remark)
-        state = scratch / "recorder.json"
-        with (
-            ends_when_interrupted(self._stuck),
-            head.watched(handle.head, handle.raylet, self._leave_lost_cluster),
-            tune.recorder(study.journal, state) as recorder,
-        ):
-            loop = self._loop = self._make_loop(recorder)
-            if sentence := loop.time_sentence:
-                print_line(sentence)
-            num_layouts = len(self._setup.plan.candidates)
-            with (
-                sampled(study.path),
-                followed(*study.follow(), loop.spending, total=num_layouts),
-                start_timeout.starts(lambda: loop.running, state, self._leave_lost_cluster),
-            ):
-                tune.run(loop, driver_ip=handle.driver_ip, scratch=scratch)
-        return loop
+    def shows(self) -> bool:
+        """Shows the result; returns whether this call did, or another one before it."""
+        return self._result.show()
 
     def _probe_s(self) -> float | None:
         """Returns the seconds in which the first trial measures devices and links; None where they are known, or one
         host of CPUs has nothing to predict.
         """
-        setup, handle = self._setup, self._handle
+        setup, handle = self.setup, self.handle
         has_links = setup.cluster.num_devices > 1 and (handle.has_gpus or len(handle.nodes) > 1)
         return PROBE_S if has_links and setup.probe is None and setup.recipes[0].has_model else None
 
     def _relearn(self, probe: Probe) -> searchers.Searcher[Candidate]:
         """Keeps for the cluster what the first trial measured; returns a searcher whose predictions have it."""
-        setup, handle = self._setup, self._handle
+        setup, handle = self.setup, self.handle
         if setup.cluster.num_devices == handle.cluster.num_devices:
             probe = dataclasses.replace(
                 probe,
@@ -150,20 +175,20 @@ class SessionRun:
                 software=handle.software,
                 finished=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             )
-            probe_store.write(self._study.path.parent, probe)
+            probe_store.write(self.study.path.parent, probe)
         if sentence := link_sentence(probe):
-            print_line(f"{sentence} Predictions have these rates from now on.")
-        return searchers.create(setup.request.searcher, setup.probed(probe).problem)
+            print_line(f"{self._label}{sentence} Predictions have these rates from now on.")
+        return searchers.create(setup.request.searcher, self._problem(setup.probed(probe)))
 
     def _make_loop(self, recorder: str) -> SearchLoop:
-        setup, handle = self._setup, self._handle
-        return SearchLoop(
-            study=self._study,
+        setup, handle = self.setup, self.handle
+        loop = SearchLoop(
+            study=self.study,
             candidates=setup.plan.candidates,
-            searcher=searchers.create(setup.request.searcher, setup.problem),
+            searcher=searchers.create(setup.request.searcher, self._problem(setup)),
             budget=self._budget,
             forecast=forecast_of(setup.plan, setup.timing),
-            relearn=None if self._setup.probe else self._relearn,
+            relearn=None if self.setup.probe else self._relearn,
             lanes=self._lanes,
             settings=TrialSettings(
                 cluster=setup.cluster,
@@ -181,6 +206,14 @@ class SessionRun:
                 first_step_s=setup.space.first_step_s,
             ),
         )
+        for other in self._others:
+            for candidate in other.setup.plan.candidates:
+                if measured := other.history.measured(candidate.key):
+                    loop.overhear(candidate, measured)
+        return loop
+
+    def _problem(self, setup: StudySetup) -> Problem[Candidate]:
+        return setup.problem_beside([other.setup for other in self._others])
 
     def _record_end(self, code: int, reason: str, left_out: str = "") -> None:
         loop = self._loop
@@ -192,35 +225,71 @@ class SessionRun:
             tried_all=loop.tried_all if loop else False,
             why=reason,
         )
-        self._study.record(end)
+        self.study.record(end)
         if code != ClusterError.exit_code:  # it is raised, or printed by `_leave_lost_cluster`, with how to go on
-            print_line(last_ending(end, self._study.path))
+            print_line(last_ending(end, self.study.path))
 
-    def _leave_lost_cluster(self, reason: str) -> None:
+
+def run_together(sessions: Sequence[SessionRun]) -> list[tuple[int, str]]:
+    """Searches in all of these sessions at a time, on the cluster that they share; records how each ended, and returns
+    the exit code and reason of each.
+
+    The reason is what every trial failed with, "" for nothing.
+    """
+    for session in sessions:
+        session.begin()
+    is_interrupted, scratch = False, leftovers.scratch_folder()
+    try:
+        _search(sessions, scratch)
+    except KeyboardInterrupt:
+        is_interrupted = True
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return [session.end(is_interrupted=is_interrupted) for session in sessions]
+
+
+def _search(sessions: Sequence[SessionRun], scratch: Path) -> None:
+    from platform.search.loop import tune
+
+    handle = sessions[0].handle
+
+    def leave_lost_cluster(reason: str) -> None:
         """Ends the process: calls into Ray now block until Ray ends the process without a message."""
-        self._leave(ClusterError.exit_code, reason, f"cluster fault: {reason}; {output.resume_sentence(self._study)}")
+        _leave(sessions, ClusterError.exit_code, reason, lambda study: f"cluster fault: {reason}; {study}")
 
-    def _stuck(self) -> None:
-        """Ends the process some time after Ctrl-C where a call into Ray has not returned."""
-        stuck = f"Ray did not end within {INTERRUPT_S:.0f} s of the interrupt: --resume sweeps what is left of it."
-        self._leave(INTERRUPTED, "", stuck)
-        # The main thread has written the session's end, and is stuck in leaving Ray, or showing the result.
-        if self._result.show():
-            print_line(stuck)
-        else:
-            time.sleep(INTERRUPT_S)
-        self._stdout.flush()
-        os._exit(INTERRUPTED)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(ends_when_interrupted(lambda: _stuck(sessions)))
+        stack.enter_context(head.watched(handle.head, handle.raylet, leave_lost_cluster))
+        loops = [stack.enter_context(session.searching(scratch, leave_lost_cluster)) for session in sessions]
+        tune.run(loops, driver_ip=handle.driver_ip, scratch=scratch)
 
-    def _leave(self, code: int, reason: str, last_words: str) -> None:
-        """Ends the process from another thread; returns where the session's end is already written."""
-        if not self._ending.acquire(blocking=False):
-            return
-        try:
-            self._record_end(code, reason)
-            with redirect_stdout(self._stdout):  # Tune's output is kept from it just now
-                self._result.show()
-            print_line(last_words)
-        finally:
-            self._stdout.flush()
-            os._exit(code)
+
+def _stuck(sessions: Sequence[SessionRun]) -> None:
+    """Ends the process some time after Ctrl-C where a call into Ray has not returned."""
+    stuck = f"Ray did not end within {INTERRUPT_S:.0f} s of the interrupt: --resume sweeps what is left of it."
+    _leave(sessions, INTERRUPTED, "", lambda _: stuck)
+    # The main thread has written the sessions' ends, and is stuck in leaving Ray, or showing a result.
+    shown = [session.shows() for session in sessions]
+    if any(shown):
+        print_line(stuck)
+    else:
+        time.sleep(INTERRUPT_S)
+    for session in sessions:
+        session.stdout.flush()
+    os._exit(INTERRUPTED)
+
+
+def _leave(sessions: Sequence[SessionRun], code: int, reason: str, words: Callable[[str], str]) -> None:
+    """Ends the process from another thread; returns where the ends of all sessions are already written. The last
+    `words` of each are made from the sentence on how to go on with its study.
+    """
+    unended = [session for session in sessions if session.ending.acquire(blocking=False)]
+    if not unended:
+        return
+    try:
+        for session in unended:
+            session.tell_end(code, reason, words(output.resume_sentence(session.study)))
+    finally:
+        for session in unended:
+            session.stdout.flush()
+        os._exit(code)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 from platform.cluster.nodes import ClusterHandle
 from platform.common import checkout
@@ -12,7 +13,7 @@ from platform.search.setup.forecast import COMPILE_S, compile_s
 from platform.search.setup.old_studies import Knowledge, common_knowledge
 from platform.search.setup.planning import TRIAL_S, SearchPlan, make_plan, part_of
 from platform.search.setup.request import SearchRequest
-from platform.searchers.problem import Problem, TrialCosts
+from platform.searchers.problem import Problem, TrialCosts, stacked
 from platform.study.result.float8_price import compared
 from search_spaces.candidate import Candidate
 from search_spaces.command import OF_NODES
@@ -82,6 +83,18 @@ class StudySetup:
         if problem.earlier and self.recipes[0].has_model:
             columns = known_columns(problem.rows, self.cluster, self.cap_gib, self.probe)
         return dataclasses.replace(problem, columns=columns)
+
+    def problem_beside(self, others: Sequence["StudySetup"]) -> Problem[Candidate]:
+        """Returns the searcher's problem, which what is measured in `others` of the same command informs where the cost
+        model predicts them all.
+        """
+        problem = self.problem
+        columns = [problem.columns, *(other.plan.columns for other in others)]
+        predicted = [each for each in columns if each is not None]
+        if not others or len(predicted) < len(columns):
+            return problem
+        of_others = tuple(other.plan.candidates for other in others)
+        return dataclasses.replace(problem, others=of_others, columns=stacked(predicted))
 
     def _compile_s(self) -> list[float]:
         """Returns the seconds by which each candidate compiles longer than one of which a block is compiled: those are

@@ -20,7 +20,7 @@ class PointArrays(GPInputs):
     """Position of the point's candidate."""
     micro_batch: Index
     group: Index
-    """Number of its recipe: only points of one group compete."""
+    """Number of its recipe in its search: only points of one group compete."""
     log_step_s: Array
     """Natural logarithm of the predicted seconds for the number of tokens by which the point's group compares, mostly
     those of one step; zeros where not predicted.
@@ -44,11 +44,14 @@ class PointArrays(GPInputs):
 
 
 def make_points(problem: Problem[Any]) -> PointArrays:
-    """Returns the points of all candidates, followed by those of an earlier study."""
+    """Returns the points of all candidates, followed by those of an earlier study and of other searches."""
     candidates, columns = problem.rows, problem.columns
     owner = np.repeat(np.arange(len(candidates)), [len(candidate.micro_batches) for candidate in candidates])
     micro_batch = np.array([rung for candidate in candidates for rung in candidate.micro_batches], dtype=np.int64)
-    groups = codes_of([candidate.axes.get(RECIPE, "") for candidate in candidates])[0]
+    searches = [0] * (len(problem.candidates) + len(problem.earlier))
+    searches += [number for number, several in enumerate(problem.others, start=1) for _ in several]
+    of_recipe = [candidate.axes.get(RECIPE, "") for candidate in candidates]
+    groups = codes_of(list(zip(searches, of_recipe, strict=True)))[0]
     prediction = predict(columns) if columns is not None and len(owner) else None
     places = gp_inputs_of([candidate.axes for candidate in candidates], owner, micro_batch, columns, prediction)
     log_step_s, log_rank, nothing = np.zeros(len(owner)), np.zeros(len(owner)), np.full(len(owner), -np.inf)

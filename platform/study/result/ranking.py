@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
+from platform.study.node_paces import UNKNOWN, Paces, pace_of
 from trainers.measuring.intervals import interval, t_quantile
 from trainers.records.measurement import Measurement, Outcome
 
@@ -31,6 +32,8 @@ class PointRuns:
     """The search's own run."""
     runs: tuple[Measurement, ...]
     """The runs in separate processes, by number."""
+    pace: float = 1.0
+    """The pace of the nodes of the search's own run."""
 
     @property
     def decisive(self) -> tuple[Measurement, ...]:
@@ -64,6 +67,11 @@ class PointRuns:
     def search_tokens_per_s(self) -> float:
         """The search's own figure; the median of the runs where there is none."""
         return speed_of(self.search) if self.search else self.median_tokens_per_s or -math.inf
+
+    @property
+    def derived_tokens_per_s(self) -> float:
+        """The search's own figure as nodes of the middle pace would have shown it."""
+        return self.search_tokens_per_s / self.pace
 
     @property
     def disturbed(self) -> bool:
@@ -193,20 +201,19 @@ def speed_of(measurement: Measurement) -> float:
     return -math.inf if measurement.tokens_per_s is None else measurement.tokens_per_s
 
 
-def points(measurements: Iterable[Measurement]) -> list[PointRuns]:
+def points(measurements: Iterable[Measurement], paces: Paces = UNKNOWN) -> list[PointRuns]:
     """Returns the runs of each batch point of one recipe, in order of first appearance."""
     runs_of_point: dict[tuple[str, int, int], list[Measurement]] = {}
     for measurement in measurements:
         runs_of_point.setdefault(
             (measurement.layout.id, measurement.batch.micro_batch, measurement.batch.grad_accum), []
         ).append(measurement)
-    return [
-        PointRuns(
-            search=next((run for run in runs if not run.repeat), None),
-            runs=tuple(sorted((run for run in runs if run.repeat), key=lambda run: run.repeat)),
-        )
-        for runs in runs_of_point.values()
-    ]
+    several = list[PointRuns]()
+    for runs in runs_of_point.values():
+        search = next((run for run in runs if not run.repeat), None)
+        later = tuple(sorted((run for run in runs if run.repeat), key=lambda run: run.repeat))
+        several.append(PointRuns(search=search, runs=later, pace=pace_of(search, paces) if search else 1.0))
+    return several
 
 
 def by_speed(measurements: Iterable[Measurement]) -> list[PointRuns]:
@@ -230,12 +237,12 @@ def rank(of_recipe: Sequence[PointRuns]) -> list[PointRuns]:
     """
     able = [point for point in of_recipe if point.speeds]
     times = Counter(run.repeat for point in able for run in point.runs)
-    bar = max((speed_of(point.search) for point in able if point.runs and point.search), default=-math.inf)
+    bar = max((point.derived_tokens_per_s for point in able if point.runs and point.search), default=-math.inf)
 
     def order(point: PointRuns) -> tuple[bool, float]:
         shared = [speed_of(run) for run in point.runs if times[run.repeat] > 1]
         alone = [speed_of(run) for run in point.runs if times[run.repeat] == 1]
-        median = statistics.median_low(shared or point.speeds)
+        median = statistics.median_low(shared or point.speeds) if point.runs else point.derived_tokens_per_s
         if shared and alone and statistics.median_low(alone) < (1 - DISTURBED) * median:
             median = statistics.median_low(point.speeds)
         return not point.runs and median <= bar, -median
@@ -243,10 +250,11 @@ def rank(of_recipe: Sequence[PointRuns]) -> list[PointRuns]:
     return sorted(able, key=order)
 
 
-def winner(measurements: Iterable[Measurement]) -> Measurement | None:
+def winner(measurements: Iterable[Measurement], paces: Paces = UNKNOWN) -> Measurement | None:
     """Returns the best measurement of one recipe by total tokens/s; None where there is none.
 
     A point that was run again is judged by these runs: it counts only if all of them are `ok`, and by their median.
+    Others are judged by what nodes of the middle of `paces` would have shown.
     """
     all_of = tuple(measurements)
     confirmed = {(measurement.layout, measurement.batch) for measurement in all_of if measurement.repeat}
@@ -257,11 +265,16 @@ def winner(measurements: Iterable[Measurement]) -> Measurement | None:
     fastest, most = None, -math.inf
     for measurement in all_of:
         speed = measurement.tokens_per_s
-        if speed is None or not speed > most or measurement.outcome is not Outcome.OK or not math.isfinite(speed):
+        if (
+            speed is None
+            or not (speed := speed / pace_of(measurement, paces)) > most
+            or measurement.outcome is not Outcome.OK
+            or not math.isfinite(speed)
+        ):
             continue
         if not confirmed or (measurement.layout, measurement.batch) not in confirmed:
             fastest, most = measurement, speed
-    best = next(iter(ranked([*judged, *([fastest] if fastest else [])])), None)
+    best = next(iter(rank(points([*judged, *([fastest] if fastest else [])], paces))), None)
     return None if best is None else best.main_run
 
 

@@ -227,7 +227,7 @@ class StudyResult:
 
 
 def _of_recipe(recipe: Recipe, group: Sequence[Measurement], history: History) -> RecipeResult:
-    of_recipe = points(group)
+    of_recipe = points(group, history.paces)
     ranking = rank(of_recipe)
     tied = contenders_of(ranking)
     return RecipeResult(

@@ -1,7 +1,7 @@
 """The order of the final runs."""
 
 from platform.search.confirmation.run_order import ConfirmationRun, last_run, repeats_left
-from platform.study.result.ranking import ranked
+from platform.study.result.ranking import points, ranked
 from tests.samples import layout, measurement, oom
 from trainers.records.measurement import Measurement
 from trainers.spec.layout import Layout
@@ -18,7 +18,7 @@ def ran(run: ConfirmationRun, speed: float | None = None) -> Measurement:
 
 def next_run(measurements: list[Measurement], repeats: int, max_finalists: int | None = 3) -> ConfirmationRun | None:
     """Returns the next of the finalists' runs; where none is left, the last run of the layout that leads."""
-    remaining = repeats_left(measurements, repeats=repeats, limit=max_finalists)
+    remaining = repeats_left(points(measurements), repeats=repeats, limit=max_finalists)
     return remaining[0] if remaining else last_run(ranked(measurements)[0], repeats=repeats)
 
 
@@ -66,9 +66,9 @@ def test_where_the_last_run_changes_who_is_best_the_new_one_has_it_too() -> None
 
 
 def test_what_left_nothing_is_not_tried_again() -> None:
-    first, second, *_ = repeats_left(SEARCH, repeats=1)
+    first, second, *_ = repeats_left(points(SEARCH), repeats=1)
     tried = frozenset({(first.point.layout.id, first.point.batch.micro_batch, first.repeat)})
-    assert repeats_left(SEARCH, repeats=1, attempted=tried)[0] == second
+    assert repeats_left(points(SEARCH), repeats=1, attempted=tried)[0] == second
     last = last_run(ranked(SEARCH)[0], repeats=0)
     assert last is not None and last.repeat == 1
     tried = frozenset({(last.point.layout.id, last.point.batch.micro_batch, last.repeat)})

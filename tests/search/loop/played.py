@@ -1,7 +1,7 @@
 """The command `platform.search` without Ray: its options, studies, journals and reports are real, its trials played."""
 
 import contextlib
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from platform.report.__main__ import main as report
 from platform.search.__main__ import main
 from platform.search.loop import tune
 from platform.search.loop.loop import SearchLoop
+from platform.search.loop.together import Together
 from platform.search.session import session, session_run
 from tests.search.loop.backend import CLUSTER, Backend, Clock, result
 from trainers.records.job import Job
@@ -34,10 +35,20 @@ class Played:
         self.losses: Callable[[Job], tuple[float, ...] | None] = lambda job: (2.0, 1.0)
         """Losses of a numerics gate."""
 
-    def run(self, loop: SearchLoop, **_: object) -> None:
-        backend = Backend(loop.study, Clock(), self.play)
-        backend.losses = self.losses
-        while (job := backend.step(loop)) is not None:
+    def run(self, loops: Sequence[SearchLoop], **_: object) -> None:
+        together, clock = Together(loops), Clock()
+        backends = {loop.study.name: Backend(loop.study, clock, self.play) for loop in loops}
+        running: list[tuple[SearchLoop, Job]] = []
+        while True:
+            while (begun := together.next_job()) is not None:
+                running.append(begun)
+            if not running:
+                return
+            loop, job = running.pop(0)
+            backend = backends[loop.study.name]
+            backend.losses = self.losses
+            state, reason = backend.begin(job)
+            loop.on_trial_end(job.trial_id, state=state, reason=reason)
             self.jobs.append(job)
             if job.layout.world_size == self.cut:
                 raise KeyboardInterrupt

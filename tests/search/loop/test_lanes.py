@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import random
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -73,7 +74,7 @@ class TestPlaces:
         for expected in ("id1", "id2", "id1", "id2"):
             place = lanes.place(running)
             assert place is not None and list(place) == [expected]
-            running.append(job_on(expected))
+            running.append(job_on(expected, share=0.5))
         assert lanes.place(running) is None
 
     def test_nodes_that_join_are_used_and_those_that_leave_are_not(self) -> None:
@@ -106,15 +107,15 @@ class TestPlaces:
         assert lanes.place((), avoid={"10.0.0.1", "10.0.0.2"}) == {"id1": "10.0.0.1"}
 
 
-def job_on(*node_ids: str) -> Job:
-    """Returns a trial on these nodes."""
+def job_on(*node_ids: str, share: float = 1.0) -> Job:
+    """Returns a trial on these nodes, of each of which it takes a share."""
     from tests.search.loop.test_tune import JOB
 
-    return dataclasses.replace(JOB, nodes=node_ids)
+    return dataclasses.replace(JOB, nodes=node_ids, node_share=share)
 
 
 class TestSideBySide:
-    def test_the_search_fills_the_nodes_and_what_follows_runs_alone_on_the_first(
+    def test_the_search_fills_the_nodes_and_each_round_of_what_follows_has_nodes_of_its_own(
         self, make: Make, playing: Playing, study: Study
     ) -> None:
         loop = make(MANY, rules=RULES, lanes=Lanes(lambda: nodes(4)))
@@ -128,9 +129,18 @@ class TestSideBySide:
             start, end = starts[job.trial_id], history.trial_end(job.trial_id)
             assert end is not None
             assert not {node for other in start.beside for node in starts[other].nodes} & set(start.nodes)
-            if start.state is not State.EXPLORING:
-                assert not end.beside and start.nodes == ("10.0.0.1",)
+            if start.is_final:
+                assert not any(starts[other].state is State.EXPLORING for other in end.beside)
             assert all(start.trial_id in ended.beside for ended in map(history.trial_end, end.beside) if ended)
+        rounds = {(s.recipe.id, s.repeat, s.nodes) for s in history.trials if s.repeat and s.micro_batches}
+        assert len(rounds) == len({place[:2] for place in rounds}), "what is compared ran on the same nodes"
+        winner_runs = [start for start in history.trials if start.state is State.MEASURING_WINNER]
+        ends = [end for start in winner_runs if (end := history.trial_end(start.trial_id))]
+        assert len(ends) == 2 and not any(
+            starts[other].recipe == start.recipe and starts[other].micro_batches
+            for start, end in zip(winner_runs, ends, strict=True)
+            for other in end.beside
+        ), "whose run at length it is is known before"
 
     @pytest.mark.parametrize("searcher", searchers.NAMES)
     def test_nothing_is_tried_twice_and_nothing_is_left_out_in_any_number_of_lanes(
@@ -310,9 +320,13 @@ class TestReplaying:
                     playing.begun.append(job)
                     playing.ends.append((clock.now_s + playing.seconds(job), len(playing.begun), job))
                 playing.ends.sort(key=lambda entry: entry[:2])
-                of_one = [job for _, _, job in playing.ends if job.repeat or not job.rungs]
-                assert not of_one or len(playing.ends) == 1, "what follows the search runs alone"
-                keys = [(job.recipe.id, job.layout.id) for _, _, job in playing.ends]
+                finals = [job for _, _, job in playing.ends if job.repeat or not job.rungs]
+                assert len(finals) in (0, len(playing.ends)), "what follows the search runs after it"
+                places = [node for _, _, job in playing.ends for node in job.nodes]
+                assert len(set(places)) == len(places)
+                rounds = Counter((job.recipe.id, job.repeat) for job in finals if job.rungs)
+                assert all(number == 1 for number in rounds.values()), "runs of a round follow each other"
+                keys = [(job.recipe.id, job.layout.id, job.repeat, not job.rungs) for _, _, job in playing.ends]
                 assert len(set(keys)) == len(keys), "no layout runs twice at a time"
                 if not playing.ends or (not is_last and num_ends == 0):
                     break

@@ -123,6 +123,9 @@ class Cautious(Sweep[Candidate]):
     def deferred(self, candidate: Candidate) -> tuple[int, ...]:
         return tuple(rung for rung in candidate.micro_batches if rung >= 8)
 
+    def overhear(self, candidate: Candidate, measurements: Sequence[Any]) -> None:
+        """Learns nothing from other searches."""
+
 
 def cautious(loop: SearchLoop, within: Sequence[Candidate]) -> SearchLoop:
     loop._search = Exploration(Cautious(Problem(candidates=within)), within, loop._log, loop.settings)

@@ -11,7 +11,7 @@ import ray
 
 from platform.search.loop import tune
 from platform.search.loop.lanes import TUNE_CPU
-from platform.search.loop.loop import SearchLoop
+from platform.search.loop.together import Together
 from tests.samples import RECIPE, layout
 from trainers.records.job import Job
 from trainers.records.measurement import Measurement, Outcome
@@ -58,7 +58,7 @@ def end(monkeypatch: pytest.MonkeyPatch) -> End:
             written.append(from_json(Measurement, arguments[1]))
 
         loop = SimpleNamespace(
-            next_job=lambda: job,
+            beside=(),
             neighbours=lambda trial_id, on_its_nodes=False: sharing if on_its_nodes else neighbours,
             on_trial_end=lambda trial_id, **options: ends.append(options),
             fault="",
@@ -73,7 +73,7 @@ def end(monkeypatch: pytest.MonkeyPatch) -> End:
         )
         monkeypatch.setattr(tune.recorders, "find", lambda name: None)
         monkeypatch.setattr(tune.recorders, "call", call)
-        bridge = tune._Bridge(cast(SearchLoop, loop))
+        bridge = tune._Bridge(cast(Together, SimpleNamespace(next_job=lambda: (loop, job))))
         assert bridge.suggest("tune")
         bridge.on_trial_complete("tune", **shown)
         return loop, written
@@ -107,23 +107,23 @@ KILLED = {"state": "failed", "reason": "so", "rank": 1, "killed": "process 7 on 
 
 
 @pytest.mark.parametrize(
-    ("nodes", "shares_nodes", "neighbours", "sharing", "is_crowded"),
+    ("nodes", "node_share", "neighbours", "sharing", "is_crowded"),
     [
-        (("n1",), False, OTHERS, frozenset[str](), True),  # the driver's own node, with Tune's side of the others
-        (("n1",), False, frozenset[str](), frozenset[str](), False),
-        (("n2",), True, OTHERS, frozenset[str](), False),  # the others had other nodes
-        (("n2",), True, OTHERS, OTHERS, True),
+        (("n1",), 1.0, OTHERS, frozenset[str](), True),  # the driver's own node, with Tune's side of the others
+        (("n1",), 1.0, frozenset[str](), frozenset[str](), False),
+        (("n2",), 0.5, OTHERS, frozenset[str](), False),  # the others had other nodes
+        (("n2",), 0.5, OTHERS, OTHERS, True),
     ],
 )
 def test_memory_that_runs_out_is_shared_by_the_trials_on_that_host(
     nodes: tuple[str, ...],
-    shares_nodes: bool,
+    node_share: float,
     neighbours: frozenset[str],
     sharing: frozenset[str],
     is_crowded: bool,
     end: End,
 ) -> None:
-    job = dataclasses.replace(JOB, nodes=nodes, shares_nodes=shares_nodes)
+    job = dataclasses.replace(JOB, nodes=nodes, node_share=node_share)
     loop, written = end(job=job, neighbours=neighbours, sharing=sharing, result=KILLED)
     assert loop.ends[0]["is_crowded"] is is_crowded
     assert [entry.outcome for entry in written] == ([] if is_crowded else [Outcome.OOM])

@@ -93,15 +93,15 @@ class TestBudget:
     def test_the_space_s_own_holds_where_the_user_gave_none(self) -> None:
         bloom = search_spaces.load("bloom7b")
         assert bloom.miniature is not None
-        space_budget = session._budget(_options("bloom7b"), bloom.miniature)
+        space_budget = session.budget_of(_options("bloom7b"), bloom.miniature)
         assert space_budget == Budget(time_s=TIME_BUDGET_S, of_space=True)
-        assert session._budget(_options("bloom7b"), bloom) == Budget()
+        assert session.budget_of(_options("bloom7b"), bloom) == Budget()
 
     @pytest.mark.parametrize("budget_option", [("--max-trials", "3"), ("--time-budget-s", "900"), ("--gpu-s", "5")])
     def test_any_budget_of_the_user_s_lifts_it(self, budget_option: tuple[str, str]) -> None:
         miniature = search_spaces.load("bloom7b").miniature
         assert miniature is not None
-        budget = session._budget(_options("bloom7b", *budget_option), miniature)
+        budget = session.budget_of(_options("bloom7b", *budget_option), miniature)
         assert not budget.of_space and budget.time_s == (900.0 if budget_option[0] == "--time-budget-s" else None)
 
     def test_a_dry_run_counts_the_confirming_run_and_tells_of_the_budget(
@@ -177,7 +177,7 @@ class TestEnd:
                 backend = Backend(study, Clock())
                 monkeypatch.setattr(tune, "recorder", no_recorder)
                 monkeypatch.setattr(tune, "note_of", lambda **_: Note())
-                monkeypatch.setattr(tune, "run", lambda loop, **_: play(backend, loop))
+                monkeypatch.setattr(tune, "run", lambda loops, **_: play(backend, loops[0]))
                 monkeypatch.setattr(runs.head, "watched", lambda *shown: contextlib.nullcontext(watch(*shown)))
                 code, fault = runs.SessionRun(study, _subject(), PLACE, Budget(), began_s=time.monotonic()).run()
                 return code, fault, read(study.path)[0]

@@ -30,7 +30,7 @@ def slowed(speed: float, others_pct: float, **fields: object) -> Measurement:
 def test_a_row_that_others_slowed_and_that_might_be_the_fastest_runs_again(row: Measurement, is_named: bool) -> None:
     study = [FASTEST, *OTHERS, row]
     assert [point.search for point in beside_others(points(study))] == ([row] if is_named else [])
-    assert any(run.point is row for run in repeats_left(study, repeats=1)) == is_named
+    assert any(run.point is row for run in repeats_left(points(study), repeats=1)) == is_named
     sentences = " ".join(caveat.sentence for caveat in result_of(study).of_study[0].caveats)
     assert ("Disturbed: beside" in sentences and SLOWED.label in sentences) == is_named
     again = measurement(on=SLOWED, tokens_per_s=700.0, repeat=1)

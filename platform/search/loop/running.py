@@ -1,0 +1,28 @@
+"""A trial in flight, and which others run beside it."""
+
+import dataclasses
+
+from trainers.records.job import Job
+from trainers.records.journal import TrialStart
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class RunningTrial:
+    """A trial in flight."""
+
+    job: Job
+    start: TrialStart
+    is_alone: bool
+    """Whether nothing may run beside it."""
+    beside: set[str]
+    """Ids of the trials that have run beside it so far."""
+    sharing: set[str] = dataclasses.field(default_factory=set[str])
+    """Ids of those among them that had some of its nodes."""
+
+    def meet(self, other: "RunningTrial", its_id: str, other_id: str) -> None:
+        """Notes that the other trial runs beside this one, by the ids that each has in the records of the other."""
+        other.beside.add(its_id)
+        self.beside.add(other_id)
+        if set(other.job.nodes) & set(self.job.nodes):
+            other.sharing.add(its_id)
+            self.sharing.add(other_id)
