@@ -133,6 +133,6 @@ def llama3_8b_131k() -> Space:
         name="llama3_8b_131k",
         summary="Llama 3.1 8B, sequence 131072, global batch 8: context parallel, full sharding, checkpointing",
         recipe=dataclasses.replace(base.recipe, seq_len=131_072, global_batch=8),
-        model_parallel={**base.model_parallel, "cp": (8, 4, 2, 16, 1)},
+        model_parallel={**base.model_parallel, "cp": (8, 4, 2, 1)},
     )
     return dataclasses.replace(space, miniature=stand_in(space, num_workers=4))
