@@ -104,7 +104,7 @@ class LayoutAxes:
         label="cp by {}",
         column="kernels",
         note="cp by {}",
-        read_back="if set",
+        read_back="if known",
         of_some_engines=True,
         about="Context-parallel ranks gather all keys and values, or exchange heads (arXiv 2309.14509).",
     )
