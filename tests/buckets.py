@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from platform.common import places
+from platform.common.places import _file_system  # pyright: ignore[reportPrivateUsage]
 
 
 @contextlib.contextmanager
@@ -35,5 +35,5 @@ def s3_bucket(name: str, files: Mapping[str, Path | bytes]) -> Generator[None]:
         try:
             yield
         finally:
-            places._file_system.cache_clear()  # pyright: ignore[reportPrivateUsage]
+            _file_system.cache_clear()
             server.stop()

@@ -1,5 +1,6 @@
 """Ranks that exchange heads for the tokens of their sequences train as the dense model does, gradient by gradient."""
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -81,10 +82,9 @@ def test_heads_that_do_not_divide_are_refused(
         num_kv_heads=kv_heads,
         vocab_size=64,
     )
-    trained, settings = Recipe(model=model, seq_len=64, global_batch=8), {"engine": "ddp", "attention": "sdpa"}
-    exchanging, gathering = (
-        Layout(**settings, **degrees, cp_exchange=exchange) for exchange in ("all_to_all", "gather")
-    )
+    trained = Recipe(model=model, seq_len=64, global_batch=8)
+    exchanging = Layout(engine="ddp", attention="sdpa", cp_exchange="all_to_all", **degrees)  # type: ignore[arg-type]
+    gathering = dataclasses.replace(exchanging, cp_exchange="gather")
     assert standing_refusal(trained, gathering, gathering.world_size) is None
     refusal = standing_refusal(trained, exchanging, exchanging.world_size)
     assert bool(refusal) == is_refused

@@ -3,6 +3,7 @@ devices.
 """
 
 import functools
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from platform.cost_model.predict import predict
 from platform.plan.points import PlanPoints, points_of
 from trainers.spec.batch import BatchPoint
 from trainers.spec.layout import Layout
+from trainers.spec.layout_axes import CpExchange
 
 SPACES = ("llama3_8b_32k", "llama3_8b_131k")
 CLUSTERS = ("8xH100", "2x8xH100", "8x8xH100")
@@ -47,10 +49,10 @@ def test_gathered_keys_take_longer_with_each_rank_and_exchanged_heads_less() -> 
     """Checks bytes by what a rank receives of one sequence: of the keys and values of all tokens all but its own, or
     its share of queries, keys, values and outputs of all but its own tokens, which is less with more ranks.
     """
-    settings = {"engine": "fsdp", "zero_stage": 3, "attention": "sdpa"}
+    settings: dict[str, Any] = {"engine": "fsdp", "zero_stage": 3, "attention": "sdpa"}
     seconds = {
         (exchange, cp): _exchange_s(Layout(**settings, cp=cp, cp_exchange=exchange))
-        for exchange in ("gather", "all_to_all")
+        for exchange in get_args(CpExchange)
         for cp in (2, 4, 8)
     }
     assert seconds["gather", 2] < seconds["gather", 4] < seconds["gather", 8]
@@ -68,7 +70,7 @@ def test_a_rank_attends_to_whole_sequences_without_a_mask_where_heads_are_exchan
     recipe = search_spaces.load("llama3_8b_32k").recipe
     layouts = [
         Layout(engine="fsdp", zero_stage=3, attention="sdpa", cp=8, cp_exchange=exchange)
-        for exchange in ("gather", "all_to_all")
+        for exchange in get_args(CpExchange)
     ]
     points = [(recipe, layout, BatchPoint.of(recipe, layout, 1)) for layout in layouts]
     gathered, exchanged = from_points(points, find_cluster("8xH100")).flash.tolist()

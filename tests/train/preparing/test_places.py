@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import platform.train.preparing.command as prepare
-from platform.common import places
+from platform.common.places import InputPath, input_path
 from tests.buckets import s3_bucket
 from tests.train.preparing import data_hub
 from tests.train.preparing.corpus import as_bytes, documents_of, texts, write_megatron
@@ -71,11 +71,11 @@ def test_a_bucket_s_folder_gives_what_its_files_give(
         assert "Leaves out 1 file: README.md" in capsys.readouterr().err
         assert json.loads((far / "plan.json").read_text())["inputs"][0]["path"] == "s3://corpus/set/lines/train-0.jsonl"
         return
-    near, far = (_documents(root, options) for root in (bucket / kind, places.input_path(f"s3://corpus/set/{kind}/")))
+    near, far = (_documents(root, options) for root in (bucket / kind, input_path(f"s3://corpus/set/{kind}/")))
     assert far == near == as_bytes(TEXTS)
 
 
-def _documents(root: places.InputPath, options: tuple[str, ...]) -> list[list[int]]:
+def _documents(root: InputPath, options: tuple[str, ...]) -> list[list[int]]:
     """Returns the documents below `root` as a worker reads them."""
     from platform.train.preparing import inputs
     from platform.train.preparing.documents import documents
@@ -114,7 +114,7 @@ def test_what_cannot_be_read_is_said_in_a_sentence(
 
 def test_the_hub_s_addresses_lead_to_its_file_system() -> None:
     pytest.importorskip("huggingface_hub")
-    path = places.input_path("hf://datasets/allenai/c4/en/c4-train.00000-of-01024.json.gz")
+    path = input_path("hf://datasets/allenai/c4/en/c4-train.00000-of-01024.json.gz")
     file_system, inner = path._located()  # type: ignore[reportAttributeAccessIssue,reportPrivateUsage]
     assert "HfFileSystem" in type(file_system.handler.fs).__name__
     assert inner == "datasets/allenai/c4/en/c4-train.00000-of-01024.json.gz"
