@@ -28,16 +28,16 @@ def fetched(address: str) -> Path:
     root = input_path(address)
     folder = Path(tempfile.mkdtemp(prefix="studies-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    here = folder / (root.name or "studies")
-    found = [path for path in root.rglob("*") if path.name == JOURNAL] if root.is_dir() else []
-    if not found:
+    copied = folder / (root.name or "studies")
+    journals = [path for path in root.rglob("*") if path.name == JOURNAL] if root.is_dir() else []
+    if not journals:
         raise InputError(f"there is no study at {address}: name a folder that holds a {JOURNAL}, or folders with one")
-    for path in found:
-        copy = here / Path(path.relative_to(root))
+    for path in journals:
+        copy = copied / Path(path.relative_to(root))
         copy.parent.mkdir(parents=True, exist_ok=True)
         try:
             with path.open("rb") as source, copy.open("wb") as target:
                 shutil.copyfileobj(source, target)
         except OSError as error:
             raise InputError(f"cannot read {path}: {one_line(error)}") from error
-    return here
+    return copied

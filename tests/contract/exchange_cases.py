@@ -104,10 +104,10 @@ def _of_first_rank(original: Any) -> Any:
 
 @contextmanager
 def _attending_with_first_heads() -> Generator[None, None, None]:
-    made = context_parallel.ContextParallel.__init__
+    original = context_parallel.ContextParallel.__init__
 
     def changed(self: Any, *args: Any, **settings: Any) -> None:
-        made(self, *args, **settings)
+        original(self, *args, **settings)
         self._share.heads = range(len(self._share.heads))
 
     with mock.patch.object(context_parallel.ContextParallel, "__init__", changed):

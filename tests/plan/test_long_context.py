@@ -74,6 +74,6 @@ def test_a_rank_attends_to_whole_sequences_without_a_mask_where_heads_are_exchan
     ]
     points = [(recipe, layout, BatchPoint.of(recipe, layout, 1)) for layout in layouts]
     gathered, exchanged = from_points(points, find_cluster("8xH100")).flash.tolist()
-    whole = Layout(engine="fsdp", zero_stage=3, attention="sdpa", dp_shard=8)
+    uncut = Layout(engine="fsdp", zero_stage=3, attention="sdpa", dp_shard=8)
     assert gathered < exchanged
-    assert exchanged == from_points([(recipe, whole, BatchPoint.of(recipe, whole, 1))], find_cluster("8xH100")).flash
+    assert exchanged == from_points([(recipe, uncut, BatchPoint.of(recipe, uncut, 1))], find_cluster("8xH100")).flash

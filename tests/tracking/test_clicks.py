@@ -1,4 +1,4 @@
-"""From the address that `make mlflow` prints to the table of layouts and to a training's loss curves, by clicking."""
+"""Clicks from the address that `make mlflow` prints to the table of layouts and to a training's loss curves."""
 
 import subprocess
 import sys

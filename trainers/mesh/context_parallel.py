@@ -132,8 +132,8 @@ class ContextParallel:
             return output
         ranks = [torch.empty_like(output) for _ in range(self.size)]
         dist.all_gather(ranks, output.contiguous(), group=self._share.group)
-        whole = torch.cat(ranks, 1)
-        return whole if self._share.keys is None else whole.index_select(1, self._share.keys.argsort())
+        joined = torch.cat(ranks, 1)
+        return joined if self._share.keys is None else joined.index_select(1, self._share.keys.argsort())
 
     def mean(self, value: torch.Tensor) -> torch.Tensor:
         """Returns the mean over the ranks' parts of sequences, which are as long; a collective without gradient."""

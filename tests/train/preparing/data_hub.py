@@ -57,9 +57,9 @@ def serving(name: str, files: Mapping[str, bytes]) -> Generator[str]:
 
         def _range(self, data: bytes) -> None:
             begin, end = 0, len(data)
-            if wanted := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("range") or ""):
-                begin, end = int(wanted[1]), min(end, int(wanted[2] or end) + 1)
-            self._reply(206 if wanted else 200, data[begin:end], ETag='"e"', **{"X-Repo-Commit": COMMIT})
+            if wanted_range := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("range") or ""):
+                begin, end = int(wanted_range[1]), min(end, int(wanted_range[2] or end) + 1)
+            self._reply(206 if wanted_range else 200, data[begin:end], ETag='"e"', **{"X-Repo-Commit": COMMIT})
 
         def _json(self, value: Any) -> None:
             self._reply(200, json.dumps(value).encode(), **{"Content-Type": "application/json"})
