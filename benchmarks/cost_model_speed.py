@@ -118,6 +118,7 @@ def make_grid(recipe: Recipe, cluster: ClusterSpec, axes: Axes) -> Grid:
             "mlp": words(("plain",), zero),
             "experts": words(("loop",), zero),
             "cuda_graphs": words(("off",), zero),
+            "cp_exchange": words(("gather",), zero),
             "schedule": words(("1f1b",), zero),
             **{
                 name: along(axis, values)

@@ -30,6 +30,7 @@ _REGISTRY = {
     "llama3_8b": "search_spaces.llama3:llama3_8b",
     "llama3_8b_sft": "search_spaces.llama3:llama3_8b_sft",
     "llama3_8b_32k": "search_spaces.llama3:llama3_8b_32k",
+    "llama3_8b_131k": "search_spaces.llama3:llama3_8b_131k",
     "qwen3_8b": "search_spaces.qwen3:qwen3_8b",
     "qwen3_8b_lora": "search_spaces.qwen3:qwen3_8b_lora",
     "qwen3_30b_a3b": "search_spaces.qwen3:qwen3_30b_a3b",

@@ -47,7 +47,7 @@ def bloom7b() -> Space:
         variations=variations("flex", "eager"),
         narrowed={
             **NARROWED,
-            **dict.fromkeys(CUTTING["tokens"], "which gains nothing at sequences of 2,048 tokens"),
+            **dict.fromkeys((*CUTTING["tokens"], "cp_exchange"), "which gains nothing at sequences of 2,048 tokens"),
         },
         model_parallel={
             "attention": ("flex",),

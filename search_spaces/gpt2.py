@@ -62,7 +62,7 @@ def gpt2() -> Space:
         variations=variations("sdpa", "eager"),
         narrowed={
             **NARROWED,
-            **dict.fromkeys((*MODEL_PARALLEL, "virtual"), "since the whole model fits on a device"),
+            **dict.fromkeys((*MODEL_PARALLEL, "virtual", "cp_exchange"), "since the whole model fits on a device"),
         },
         micro_batches=(1,),
         doubling=True,

@@ -72,6 +72,7 @@ def llama3_8b() -> Space:
             "grad_sync": ("last",),
             "engine": ("fsdp",),
             **tried("cp"),
+            "cp_exchange": ("gather", "all_to_all"),
             "virtual": (1, 2),
         },
         micro_batches=(1,),
@@ -118,5 +119,20 @@ def llama3_8b_32k() -> Space:
             "cp": (2, 4, 8, 1),
             "checkpointing": ("none", "selective", "full"),
         },
+    )
+    return dataclasses.replace(space, miniature=stand_in(space, num_workers=4))
+
+
+def llama3_8b_131k() -> Space:
+    """Returns Llama 3.1 8B at sequence 131,072, all that its positions are made for: a sequence is cut over eight or
+    more ranks, or over the blocks and widths of a model too.
+    """
+    base = llama3_8b_32k()
+    space = dataclasses.replace(
+        base,
+        name="llama3_8b_131k",
+        summary="Llama 3.1 8B, sequence 131072, global batch 8: context parallel, full sharding, checkpointing",
+        recipe=dataclasses.replace(base.recipe, seq_len=131_072, global_batch=8),
+        model_parallel={**base.model_parallel, "cp": (8, 4, 2, 1)},
     )
     return dataclasses.replace(space, miniature=stand_in(space, num_workers=4))

@@ -17,7 +17,7 @@ from trainers.text import VOCAB_SIZE
 _WINDOW = 64
 """Tokens of a sliding window in a miniature, a quarter of its sequences."""
 
-_DEGREES = (*CUTTING["width"], *CUTTING["depth"], "virtual", *CUTTING["tokens"])
+_DEGREES = (*CUTTING["width"], *CUTTING["depth"], "virtual", *CUTTING["tokens"], "cp_exchange")
 """Axes that split the model, in the order in which a miniature's layouts vary."""
 
 MOST_FFN = 8.0

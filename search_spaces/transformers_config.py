@@ -67,6 +67,7 @@ def space_of_config(path: Path, remarks: tuple[str, ...] = ()) -> Space:
             "grad_sync": ("last",),
             "engine": engines.splitting(engines.shards_first()),
             **tried("cp"),
+            "cp_exchange": ("gather", "all_to_all"),
             "virtual": (1, 2),
         },
         micro_batches=(1,),

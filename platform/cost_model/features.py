@@ -226,7 +226,7 @@ def _of_kernels(work: TrainingWork, layouts: LayoutArrays, architecture: str) ->
     of_words, modules, gated = layouts.of_words, work.modules, work.model.gated
     stepwise = modules.stepwise_activation if modules else None
     biased, position = modules is not None and modules.position == "alibi", work.model.position
-    masked, parts = work.mask_density is not None, layouts.parts("tokens") > 1
+    masked, parts = work.mask_density is not None, _query_parts(layouts) > 1
     fused = of_words(lambda word: word != "none", "compile")
 
     def passes(compile_: str, mlp: str) -> tuple[float, float]:
@@ -299,7 +299,15 @@ def _mask_bytes(work: TrainingWork, layouts: LayoutArrays, *, biased: bool) -> A
         work.model.num_heads / layouts.parts("width"),
         1.0,
     )
-    return layouts.of_words(value.__getitem__, "attention") * heads * work.seq_len**2 / layouts.parts("tokens")
+    # Ranks that exchange heads share out a bias of each, and each have a mask that is one for all heads.
+    parts = np.where(heads > 1, layouts.parts("tokens"), _query_parts(layouts))
+    return layouts.of_words(value.__getitem__, "attention") * heads * work.seq_len**2 / parts
+
+
+def _query_parts(layouts: LayoutArrays) -> Array:
+    """Returns the number of parts into which ranks cut a sequence's queries in attention (`Layout.query_parts`)."""
+    gathers = layouts.of_words(lambda word: word == "gather", "cp_exchange")
+    return np.where(gathers > 0, layouts.parts("tokens"), 1.0)
 
 
 def _of_model(model: ModelSpec) -> dict[str, Array | float]:

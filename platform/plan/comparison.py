@@ -83,19 +83,20 @@ class Compared:
 
     def meets(self, demands: Demands) -> Literal["yes", "perhaps", "no"]:
         """Returns whether the whole interval of days and cost keeps to the demands and the layout surely fits, a part
-        of it does, or none does.
+        of it does, or its price is not known, or none does.
         """
         if self.elapsed is None or self.best.planned is None:
             return "no"
         are_kept = [self._keeps(days, demands) for days in (self.elapsed.low_days, self.elapsed.high_days)]
-        if all(are_kept) and self.best.planned.ok_probability >= SURE:
+        is_priced = demands.max_cost is None or self.hourly is not None
+        if all(are_kept) and is_priced and self.best.planned.ok_probability >= SURE:
             return "yes"
         return "perhaps" if any(are_kept) else "no"
 
     def _keeps(self, days: float, demands: Demands) -> bool:
         cost = self.cost(days)
         in_time = demands.deadline_s is None or days * DAY_S <= demands.deadline_s
-        return in_time and (demands.max_cost is None or (cost is not None and cost <= demands.max_cost))
+        return in_time and (demands.max_cost is None or cost is None or cost <= demands.max_cost)
 
 
 def compare(
@@ -132,6 +133,8 @@ def fewest_that_meet(row: Compared, space: Space, demands: Demands, interruption
             planned_rows[num_nodes] = dataclasses.replace(row_there, listed=False)
         return planned_rows[num_nodes]
 
+    if demands.max_cost is not None and row.hourly is None:
+        return None
     num_nodes = _least(row, demands)
     for _ in range(_MOST_TRIES):
         candidate = at(num_nodes)

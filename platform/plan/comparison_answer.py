@@ -75,7 +75,7 @@ def compared(options: PlanOptions, console: Console) -> Answer:
             written: cluster_of(options.alone(options.space[0], written), spaces, console)
             for written in options.cluster
         }
-        _check_costs(options, clusters)
+        _check_costs(options, clusters, console)
         spaces = [space.with_shared_batch([spec.num_devices for spec in clusters.values()]) for space in spaces]
         subject = f"{plural(len(spaces), 'model')} on {plural(len(clusters), 'cluster')}"
         with Progress(f"planning {subject}"):
@@ -105,12 +105,17 @@ def compared(options: PlanOptions, console: Console) -> Answer:
     return answer, 0 if any_met else 1
 
 
-def _check_costs(options: PlanOptions, clusters: Mapping[str, ClusterSpec]) -> None:
-    """Checks that each price is of a cluster, and each cluster has one where its cost counts."""
+def _check_costs(options: PlanOptions, clusters: Mapping[str, ClusterSpec], console: Console) -> None:
+    """Checks that each price is of a cluster, and that one has one where costs count; prints which have none."""
     check_prices(options.price, clusters.values())
-    for written, cluster in clusters.items():
-        if options.max_cost is not None and cluster.price_per_device_hour is None:
-            raise InputError(f"--max-cost needs the price of {written}: state it by --price {written}=DOLLARS/h")
+    unpriced = [written for written, cluster in clusters.items() if cluster.price_per_device_hour is None]
+    if options.max_cost is None or not unpriced:
+        return
+    if len(unpriced) == len(clusters):
+        first = unpriced[0]
+        raise InputError(f"--max-cost needs the price of {first}: state it by --price {first}=DOLLARS/h")
+    prices = " ".join(f"--price {written}=DOLLARS/h" for written in unpriced)
+    console.print(f"Whether {' and '.join(unpriced)} keeps to the cost is not known without a price: {prices}")
 
 
 def _of_recipe(options: PlanOptions, space: Space, rows: Sequence[Compared], demands: Demands) -> OfRecipe:

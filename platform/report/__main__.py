@@ -35,6 +35,7 @@ from platform.report.measurement_table import write_table
 from platform.report.show import PLAIN_WIDTH, show
 from platform.report.summary import verdicts
 from platform.report.team import team_parts
+from platform.study.bucket import fetched, is_address
 from platform.study.folder import located, studies_field, user_path
 from platform.study.group import is_group, member, read_group
 from platform.study.journal import JOURNAL
@@ -59,7 +60,10 @@ class ReportOptions:
     """The options of one call."""
 
     names: tuple[str, ...] = argument(
-        (), nargs="*", metavar="STUDY", about="a study's name, or the path of its folder; several with --html"
+        (),
+        nargs="*",
+        metavar="STUDY",
+        about="a study's name or the path of its folder, several with --html; or a folder or bucket of studies",
     )
     html: Path | None = option(None, metavar="FILE", about="write one self-contained page on the studies there")
     serve: int | None = option(
@@ -107,11 +111,15 @@ def _report(options: ReportOptions) -> int:
         raise InputError("--markdown goes with neither --json nor --compare: leave one out")
     if options.compare:
         return _compare(options)
+    if of_bucket := any(map(is_address, options.names)):
+        names = tuple(str(fetched(name)) if is_address(name) else name for name in options.names)
+        options = dataclasses.replace(options, names=names, no_mlflow=True)
     places = [located(user_path(options.studies).absolute(), name) for name in options.names]
     if not places:
         raise InputError("no study is named: give its name, or two measurements by --compare")
     root = places[0][0] / places[0][1]
-    if len(places) == 1 and root.is_dir() and not is_study(root) and not is_group(root) and (paths := below(root)):
+    is_folder = of_bucket or (root.is_dir() and not is_study(root) and not is_group(root))
+    if len(places) == 1 and is_folder and (paths := [root] if is_study(root) else below(root)):
         return _report_team(root, paths, options)
     several = [is_group(studies / name) for studies, name in places]
     if options.csv is not None and (len(places) > 1 or any(several)):

@@ -49,6 +49,13 @@ def as_markdown(result: StudyResult) -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
+def fastest_lines(result: StudyResult, count: int) -> list[str]:
+    """Returns the table of the fastest points of the first recipe, at most so many; nothing where none was timed."""
+    of_recipe = next(iter(result.by_id.values()), None)
+    rows = [] if of_recipe is None else measured_rows(of_recipe, result.header).timed[:count]
+    return table_lines(Table(columns=on_terminal(result.header, rows, fixed=()), rows=rows)) if rows else []
+
+
 def _recipe_lines(of_recipe: RecipeResult, result: StudyResult) -> list[str]:
     """Returns the tables of one recipe with the notes below them."""
     header, rows = result.header, measured_rows(of_recipe, result.header)

@@ -14,6 +14,7 @@ from platform.common.errors import NOT_RESOLVED, InputError
 from platform.common.signals import INTERRUPTED
 from platform.common.text import plural
 from platform.report.forecast import forecaster_of
+from platform.report.markdown import fastest_lines
 from platform.report.rows import tables
 from platform.report.summary import verdicts
 from platform.study.folder import studies_option
@@ -39,6 +40,8 @@ _OLD_SCHEMA = "out-of-date database schema"
 _POLL_S = 0.5
 _LONGEST_PAUSE_S = 15.0
 _LAST_TRY_S = 3.0
+_ROWS = 5
+"""Fastest points in the table at the head of a study's page."""
 _FILES = (*WINNER_FILES, "measurements.csv", "measurements.parquet", "*.png", "trace-*.json.gz")
 
 
@@ -252,7 +255,8 @@ class Mirror:
         result = self._result or StudyResult.of(self._history)
         runs.set_roles(roles(result))
         self.addresses = runs.addresses
-        runs.describe("\n\n".join(verdicts(result)))
+        sentences, table = verdicts(result), "\n".join(fastest_lines(result, _ROWS))
+        runs.describe("\n\n".join(filter(None, (*sentences[:1], table, *sentences[1:]))))
         for name, rows in tables(result).items():
             runs.table(name, rows)
         own_files = sorted(path for pattern in _FILES for path in self.folder.glob(pattern) if _is_plain(path))

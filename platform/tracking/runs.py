@@ -20,7 +20,7 @@ from platform.tracking.client import connected, mlflow
 from platform.tracking.content import FORMAT, Content
 from platform.tracking.series import milliseconds
 from platform.tracking.system_metrics import Sample
-from platform.tracking.urls import page_server
+from platform.tracking.urls import page_link, page_server
 from trainers.records.journal import StudyHeader
 
 WINNER_FILES = ("layout*.json", "ds_config*.json")
@@ -265,9 +265,9 @@ class Runs:
             self._client.log_batch(self.parent_id, metrics=metrics, tags=[tag(_SAMPLED, str(some[-1][1]))])
 
     def describe(self, text: str) -> None:
-        """Puts a text, in Markdown, at the head of the study's page, with the study's views below it."""
-        links = ", ".join(f"[{name}]({address})" for name, address in self.addresses.items())
-        self._client.set_tag(self.parent_id, "mlflow.note.content", f"{text[:4000]}\n\nCompare: {links}")
+        """Puts a text, in Markdown, at the head of the study's page, below the study's views, at any port."""
+        links = ", ".join(page_link(name, address) for name, address in self.addresses.items())
+        self._client.set_tag(self.parent_id, "mlflow.note.content", f"Compare: {links}\n\n{text[:4000]}")
 
     def attach(self, files: Sequence[Path]) -> None:
         """Stores files with the study's run, replacing earlier ones of the same name."""

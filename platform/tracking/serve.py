@@ -42,9 +42,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except InputError as error:
         print(f"error: {one_line(error)}", file=sys.stderr)
         return InputError.exit_code
-    print(f"MLflow: open http://{_HOST}:{options.port} once it says that it runs; Ctrl-C ends it", flush=True)
-    for line in newest(sqlite_path(default_uri(options.studies)), options.port):
-        print(line, flush=True)
+    lines = newest(sqlite_path(default_uri(options.studies)), options.port)
+    # MLflow's first page leads to what it has for agents, and to no run.
+    home = f"http://{_HOST}:{options.port}"
+    first = next((line.split()[1] for line in lines if line.startswith(f"  {_PAGE} ")), home)
+    print(f"MLflow: open {first} once it says that it runs; Ctrl-C ends it", *lines, sep="\n", flush=True)
     if options.port != PORT:
         print(f"In the addresses that a search or a report printed put {options.port} in place of {PORT}", flush=True)
     # The server's job runners take seconds to start, and nothing here needs them.
@@ -53,8 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def newest(store: Path | None, port: int) -> list[str]:
-    """Returns lines with the addresses of the newest studies' and trainings' views, as this server has them; a view
-    that would be empty is left out, and all are where the store is of another MLflow.
+    """Returns lines with the addresses of the newest studies' and trainings' pages and views, as this server has them;
+    a view that would be empty is left out, and all are where the store is of another MLflow.
     """
     if store is None:
         return []
@@ -64,8 +66,9 @@ def newest(store: Path | None, port: int) -> list[str]:
             for parent, role in database.execute(_ROLES):
                 roles.setdefault(parent, set()).add(role)
             views: dict[tuple[str, str], dict[str, str]] = {}
-            for run, name, view, address in database.execute(_VIEWS, (f"{ADDRESS}%",)):
-                views.setdefault((run, name), {})[view.removeprefix(ADDRESS)] = address
+            for run, name, experiment, view, address in database.execute(_VIEWS, (f"{ADDRESS}%",)):
+                page = {_PAGE: f"/#/experiments/{experiment}/runs/{run}"}
+                views.setdefault((run, name), page)[view.removeprefix(ADDRESS)] = address
     except sqlite3.Error:
         return []
     lines: list[str] = []
@@ -76,7 +79,7 @@ def newest(store: Path | None, port: int) -> list[str]:
         shown = [view for view in _SHOWN if view in addresses and _NEEDS.get(view, "") in {"", *roles.get(run, ())}]
         if shown:
             lines.append(f"{printable(name)}:")
-            lines += [f"  {view:<8} {_at_port(addresses[view], port)}" for view in shown]
+            lines += [f"  {view:<8} {_at_port(addresses[view], port)}" for view in (_PAGE, *shown)]
     return lines
 
 
@@ -87,6 +90,8 @@ def _at_port(address: str, port: int) -> str:
 
 _MOST_NAMED = 3
 """Number of studies that are named, and of trainings."""
+_PAGE = "page"
+"""The word for the page of a run itself, whose description has its views and its figures."""
 _SHOWN = ("layouts", "charts", "gates", "losses")
 _NEEDS = {"layouts": "measurement", "charts": "measurement", "gates": "gate"}
 """The role of the runs that a view shows."""
@@ -96,7 +101,8 @@ _ROLES = (
     " AND runs.lifecycle_stage = 'active'"
 )
 _VIEWS = (
-    "SELECT runs.run_uuid, runs.name, tags.key, tags.value FROM runs JOIN tags ON tags.run_uuid = runs.run_uuid"
+    "SELECT runs.run_uuid, runs.name, runs.experiment_id, tags.key, tags.value FROM runs"
+    " JOIN tags ON tags.run_uuid = runs.run_uuid"
     " WHERE tags.key LIKE ? AND runs.lifecycle_stage = 'active' ORDER BY runs.start_time DESC, tags.key"
 )
 

@@ -42,6 +42,11 @@ def viewing_lines(uri: str, addresses: Mapping[str, str]) -> str:
     return "\n".join([first, *(f"  {name:<8} {address}" for name, address in address_by_name.items())])
 
 
+def page_link(words: str, address: str) -> str:
+    """Returns a link in Markdown from one of MLflow's pages to another, at whatever port they are served."""
+    return f"[{words}](#{address.partition('/#')[2]})"
+
+
 def _program() -> str:
     """Returns `mlflow` as it is typed here: that of this environment, or of the PATH."""
     mlflow_path = Path(sys.executable).with_name("mlflow")

@@ -14,7 +14,7 @@ from platform.tracking import views
 from platform.tracking.client import connected, mlflow
 from platform.tracking.content import as_text, layout_fields, recipe_fields
 from platform.tracking.uri import display_uri, without_secrets
-from platform.tracking.urls import page_server
+from platform.tracking.urls import page_link, page_server
 from trainers.records.training import Record, Steps, TrainingPlan, Validated
 from trainers.records.training_lines import Reader, without_redone
 
@@ -108,7 +108,7 @@ class _Run:
             self._client.set_experiment_tag(experiment.experiment_id, key, state)
         address = views.training_address(page_server(uri), experiment.experiment_id, training_id)
         self._client.set_tag(self._id, f"{views.ADDRESS}losses", address)
-        self._client.set_tag(self._id, "mlflow.note.content", f"[Losses against tokens and hours]({address})")
+        self._client.set_tag(self._id, "mlflow.note.content", page_link("Losses against tokens and hours", address))
 
     def _last_step(self, key: str) -> int:
         return max((metric.step for metric in self._client.get_metric_history(self._id, key)), default=-1)

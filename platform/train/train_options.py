@@ -8,6 +8,7 @@ from pathlib import Path
 from platform.common.options import address_field, argument, config_field, json_field, option
 from platform.common.quantities import duration, positive, whole_number
 from platform.study.folder import absolute_path, studies_field, trust_field
+from platform.train.data_path import data_field
 from trainers.records.training import ScheduleKind
 from trainers.spec.recipe_axes import DataOrder
 
@@ -46,9 +47,7 @@ class TrainOptions:
     target: str = argument(metavar="STUDY|FILE", about="a study whose winner is trained, or a layout.json")
     config: Path | None = config_field()
     tokens: int = option(read=_count, metavar="N", about="tokens to train on, as in 2e9 or 2B")
-    data: str | None = option(
-        None, metavar="PATH", about="token files that platform.prepare made (default: the recipe's data)"
-    )
+    data: str | None = data_field()
     data_order: DataOrder | None = option(None, about="of an epoch's sequences (default: the recipe's)")
     out: Path | None = option(
         None, metavar="FOLDER", about="the training's folder (default: `training` beside the layout)"

@@ -8,6 +8,7 @@ from platform.common.errors import InputError
 from platform.common.text import plural
 from platform.study.folder import user_path
 from platform.study.layout_file import read_layout
+from platform.train.data_path import data_path
 from platform.train.initial_model import initial_weights, recipe_of
 from platform.train.target import Target
 from platform.train.token_files import checked_content
@@ -19,7 +20,6 @@ from trainers.records.training import LearningRateSchedule, TrainingPhase, Train
 from trainers.spec.batch import BatchPoint
 from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
-from trainers.spec.recipe_axes import STREAM
 from trainers.spec.support import standing_refusal
 
 _WARMUP_SHARE, _DECAY_SHARE = 0.01, 0.2
@@ -96,17 +96,13 @@ def _planned(
 def _recipe(options: TrainOptions, base: Recipe) -> Recipe:
     changes: dict[str, object] = {}
     if options.data is not None:
-        path = options.data if options.data == STREAM else _data_path(options.data)
+        path = data_path(options.data)
         if path != base.data:  # the same data were searched with the loss that the user wanted
             base = data.with_data(base, path)
     for name in ("data_order", "learning_rate", "seed"):
         if (value := getattr(options, name)) is not None:
             changes[name] = value
     return dataclasses.replace(base, **changes)  # type: ignore[reportArgumentType]
-
-
-def _data_path(text: str) -> str:
-    return text if text == "included" else str(user_path(text).absolute())
 
 
 def _initial_weights(options: TrainOptions, recipe: Recipe, before: TrainingPlan | None, tokens_done: int) -> str:
@@ -181,9 +177,10 @@ def batch_for(recipe: Recipe, layout: Layout, global_batch: int, measured: Batch
 def _validation(options: TrainOptions, recipe: Recipe) -> Validation:
     every_tokens = options.val_every or max(1, options.tokens // _VALIDATIONS)
     if options.val_data is not None:
-        path = _data_path(options.val_data)
+        path = data_path(options.val_data)
         validation_data = data.plain_source(dataclasses.replace(recipe, data=path, data_order="file"))
-        assert isinstance(validation_data, ParquetTokens)
+        if not isinstance(validation_data, ParquetTokens):
+            raise InputError(f"--val-data names token files, got {path}")
         val_tokens = _MOST_HELD_OUT_TOKENS if options.val_tokens is None else options.val_tokens
         return Validation(
             sequences=min(validation_data.num_sequences, -(-val_tokens // recipe.seq_len)),

@@ -31,6 +31,7 @@ _EXAMPLES: Mapping[str, str] = dict.fromkeys(("balance_loss", "ep", "experts", "
 _INTERLEAVED = {"pp": 2, "schedule": "interleaved", "virtual": 2}
 _GOES_WITH: Mapping[str, Mapping[str, Any]] = {
     "cp": {"attention": "sdpa"},
+    "cp_exchange": {"attention": "sdpa", "cp": 2},
     "cuda_graphs": {"attention": "sdpa"},
     "ep": {"experts": "grouped"},
     "schedule": _INTERLEAVED,

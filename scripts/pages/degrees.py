@@ -141,8 +141,7 @@ def _layouts(axis: str, value: Any, usual: Mapping[str, Any]) -> Iterator[dict[s
             values["dp_shard" if stage else "dp_replicate"] = 4
             if str(value).startswith("budget"):
                 values["compile"] = "block"
-            if axis == "schedule":
-                values |= {"pp": 2, "virtual": 2}
+            values |= {"schedule": {"pp": 2, "virtual": 2}, "cp_exchange": {"cp": 2}}.get(axis, {})
             if axis in axes_of(Layout):
                 values[axis] = value
             yield values

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
-from tests.contract import expert_faults, masks
+from tests.contract import exchange_cases, expert_faults, masks
 from tests.contract.balance import DenseBalance
 from tests.contract.cases import GLOBAL_BATCH
 from tests.contract.mesh_cases import MeshCase
@@ -217,6 +217,7 @@ def planted(fault: str) -> Generator[None, None, None]:
         ),
         "biases of the next expert": lambda: _change(experts._Biased, "forward", _of_next_expert),
         **expert_faults.FAULTS,
+        **exchange_cases.FAULTS,
         "ALiBi by place": lambda: _change(context_parallel.ContextParallel, "__init__", _with_keys_in_order),
         "tie lost when weights are made": lambda: _change(made_weights, "materialise", _without_ties),
     }

@@ -335,9 +335,9 @@ def test_the_host_reads_nothing_back_for_a_mask(name: str, monkeypatch: pytest.M
 
 
 def test_sequences_of_another_length_than_the_parts_are_refused() -> None:
-    share = attention.Share(num_heads=2, heads=range(2), queries=torch.arange(8), keys=torch.arange(16))
+    share = attention.Share(num_heads=2, heads=range(2), tokens=torch.arange(8), keys=torch.arange(16))
     with pytest.raises(ValueError, match="parts of 8 tokens, got 9"):
-        share.check_length(9)
+        share.num_queries(9)
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])

@@ -152,3 +152,11 @@ def test_bad_offers_are_one_sentence(
     assert main(["gpt2", "--cluster", "8xB200", *SMALL, *arguments]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ") and sentence in line
+
+
+def test_a_cluster_without_a_price_is_shown_beside_one_that_has_one(capsys: pytest.CaptureFixture[str]) -> None:
+    clusters = ("--cluster", "2x8xH100@400", "--cluster", "8xB200")
+    demands = ("--price", "8xB200=60/h", "--deadline", "1000d", "--max-cost", "1e9")
+    assert main(["gpt2", *clusters, *demands, *SMALL, "--json"]) == 0
+    unpriced, priced = json.loads(capsys.readouterr().out)["comparison"]
+    assert (unpriced["cost"], unpriced["meets"], priced["meets"]) == (None, "perhaps", "yes")

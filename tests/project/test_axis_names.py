@@ -38,7 +38,7 @@ AXES: Mapping[str, frozenset[str]] = {
     "trainers/spec/expert_rules.py": frozenset({"checkpointing", "compile", "experts"}),
     "trainers/spec/float8.py": frozenset({"offload"}),
     "trainers/spec/kernel_rules.py": frozenset({"attention", "checkpointing", "compile", "loss", "mlp"}),
-    "trainers/spec/mesh_rules.py": frozenset({"attention", "compile", "grad_sync", "virtual"}),
+    "trainers/spec/mesh_rules.py": frozenset({"attention", "compile", "cp_exchange", "grad_sync", "virtual"}),
     "trainers/spec/optional_kernels.py": frozenset({"attention", "loss", "mlp"}),
     "trainers/spec/stages.py": frozenset({"checkpointing", "schedule", "virtual"}),
     "trainers/spec/support.py": frozenset({"offload"}),  # refuses it where all memory is the host's

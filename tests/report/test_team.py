@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 import platform.report.__main__ as report  # pyright takes `from platform import` for the standard module
+import platform.search.__main__ as search
 from platform.search.setup.old_studies import folders_of
+from tests.buckets import s3_bucket
 from tests.report.test_report_options import FIRST, SECOND, write
 from tests.samples import measurement
 
@@ -47,3 +49,25 @@ def test_as_json_and_as_a_page(team: Path, tmp_path: Path, capsys: pytest.Captur
 def test_a_search_learns_from_all_of_them(team: Path) -> None:
     names = [path.relative_to(team).as_posix() for path in folders_of(team.parent, f"{team}/")]
     assert names == ["ann/first", "bob/broken", "bob/other", "shared"]
+
+
+def test_a_bucket_s_studies_are_read_as_a_folder_s(
+    team: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "220")
+    files = {f"studies/{path.relative_to(team)}": path for path in team.rglob("*") if path.is_file()}
+    assert report.main([f"{team}/", "--json"]) == 0
+    near = capsys.readouterr().out
+    with s3_bucket("lab", files):
+        assert report.main(["s3://lab/studies/", "--json", "--html", str(tmp_path / "page.html")]) == 0
+        assert capsys.readouterr().out == near
+        assert report.main(["s3://lab/studies/ann/first", "--markdown"]) == 0
+        assert "50,000" in capsys.readouterr().out
+        names = [path.name for path in folders_of(tmp_path, "s3://lab/studies")]
+        assert names == ["first", "broken", "other", "shared"]
+        assert report.main(["s3://lab/none"]) == 2
+        assert "there is no study at s3://lab/none" in capsys.readouterr().err
+        argv = ["bloom7b", "--dry-run", "--learn-from", "s3://lab/studies"]
+        assert search.main([*argv, "--studies", str(tmp_path)]) == 2
+        assert "add --trust" in capsys.readouterr().err
+        assert search.parse(argv).study.learn_from == "s3://lab/studies"

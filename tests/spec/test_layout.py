@@ -70,6 +70,7 @@ def test_an_axis_off_its_default_changes_the_label_or_the_words_of_its_engine() 
         "tp": 2,
         "pp": 2,
         "cp": 2,
+        "cp_exchange": "all_to_all",
         "ep": 2,
         "virtual": 2,
         "grad_sync": "every",
@@ -84,7 +85,7 @@ def test_an_axis_off_its_default_changes_the_label_or_the_words_of_its_engine() 
         "loss": "chunked",
         "compile": "block",
     }
-    also: dict[str, dict[str, Any]] = {"virtual": {"schedule": "interleaved", "pp": 2}}
+    also: dict[str, dict[str, Any]] = {"virtual": {"schedule": "interleaved", "pp": 2}, "cp_exchange": {"cp": 2}}
     labels = {dataclasses.replace(FSDP, **{name: value}, **also.get(name, {})).label for name, value in changed.items()}
     assert len(labels | {FSDP.label}) == len(changed) + 1
     # The label's beginning, another engine's axis, one that goes with `virtual`, and those of a command.

@@ -29,7 +29,7 @@ def served(look: str, folder: Path) -> Generator[dict[str, str]]:
     """
     first, *lines = look.splitlines()
     command = first.removeprefix("MLflow: ").removesuffix(", then open")
-    port = _free_port()
+    port = free_port()
     with_port = f"{command} PORT={port}" if command.startswith("make ") else f"{command} --port {port} --workers 1"
     # The server's job runners are processes of their own that take seconds to start; looking needs none.
     environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
@@ -39,19 +39,25 @@ def served(look: str, folder: Path) -> Generator[dict[str, str]]:
             shlex.split(with_port), env=environment, stdout=file, stderr=file, start_new_session=True
         )
     try:
-        until_s = time.monotonic() + 600
-        while True:
-            with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2):
-                break
-            assert process.poll() is None and time.monotonic() < until_s, log.read_text()
-            time.sleep(0.2)
+        answering(f"http://127.0.0.1:{port}/", process)
         yield {name: address.replace(":5000", f":{port}") for name, address in map(str.split, lines)}
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
-def _free_port() -> int:
+def answering(server: str, process: subprocess.Popen[bytes] | None = None) -> None:
+    """Waits until the server at that address answers; fails where its process ended first."""
+    until_s = time.monotonic() + 600
+    while True:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{server}health", timeout=2):
+            return
+        assert (process is None or process.poll() is None) and time.monotonic() < until_s, server
+        time.sleep(0.2)
+
+
+def free_port() -> int:
+    """Returns a port of loopback that nothing listens on."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]

@@ -56,11 +56,11 @@ def test_a_study_is_mirrored_in_full(
     views = {name for name in experiment.tags if name.startswith("mlflow.sharedViewState.")}
     for name, address in mirror.addresses.items():
         assert parent.data.tags[f"mlflow.layoutSearch.{name}"] == address
-        assert f"[{name}]({address})" in parent.data.tags["mlflow.note.content"]
+        assert f"[{name}](#{address.partition('/#')[2]})" in parent.data.tags["mlflow.note.content"]
         assert f"mlflow.sharedViewState.{address.partition('Key=')[2].partition('&')[0]}" in views
     assert {"layouts", "charts", "studies", "scaling"} == set(mirror.addresses), "no gate ran: its view would be empty"
     named = newest(studies / "mlflow.db", 5099)
-    assert named[0] == "full:" and [line.split()[0] for line in named[1:]] == ["layouts", "charts"]
+    assert named[0] == "full:" and [line.split()[0] for line in named[1:]] == ["page", "layouts", "charts"]
     assert all("http://127.0.0.1:5099/#/experiments/" in line for line in named[1:])
     assert parent.data.tags["winner_measurement_id"] == POINTS[1].id
     assert (parent.data.metrics["tokens_per_s"], parent.data.metrics["gpus"]) == (50000.0, 4)

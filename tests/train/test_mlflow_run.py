@@ -54,8 +54,11 @@ def test_a_training_has_a_view_whose_first_charts_are_both_losses(uri: str, tmp_
     address = run.data.tags["mlflow.layoutSearch.losses"]
     state = json.loads(json.loads(experiment.tags["mlflow.sharedViewState.training-0123"])["state"])
     assert [chart["metricKey"] for chart in state["compareRunCharts"][:2]] == ["val_loss", "train_loss"]
-    assert "viewStateShareKey=training-0123&" in address and address in run.data.tags["mlflow.note.content"]
-    assert newest(tmp_path / "mlflow.db", 5077) == ["first:", f"  losses   {address.replace(':5000', ':5077')}"]
+    assert "viewStateShareKey=training-0123&" in address
+    assert f"(#{address.partition('/#')[2]})" in run.data.tags["mlflow.note.content"]
+    page = f"http://127.0.0.1:5077/#/experiments/{experiment.experiment_id}/runs/{run.info.run_id}"
+    losses = address.replace(":5000", ":5077")
+    assert newest(tmp_path / "mlflow.db", 5077) == ["first:", f"  page     {page}", f"  losses   {losses}"]
     assert newest(tmp_path / "none.db", 5077) == newest(None, 5077) == []
 
 

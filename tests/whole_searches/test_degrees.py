@@ -123,6 +123,24 @@ def test_every_degree_of_the_miniature_on_four_workers_trains_the_same_model(nam
 
 
 @pytest.mark.heavy
+def test_a_long_context_is_searched_with_both_exchanges(tmp_path: Path) -> None:
+    changes = ("engine=ddp", "zero_stage=0", "tp=1", "pp=1", "virtual=1", "micro_batch=1", "global_batch=4")
+    sets = [word for change in changes for word in ("--set", change)]
+    argv = ("llama3_8b_131k", "--gpus", "4", "--steps", "4", "--repeats", "0", "--searcher", "sweep")
+    run = _searched(tmp_path, "long", *argv, "--time-budget-s", "420", *sets)
+    assert run.sessions[-1].code in ANSWERED, run.sessions[-1].err
+    layouts = [measurement.layout for measurement in run.measured if measurement.outcome in RAN]
+    assert {(layout.cp, layout.cp_exchange) for layout in layouts} == {
+        (1, "gather"), (2, "gather"), (2, "all_to_all"), (4, "gather"), (4, "all_to_all")
+    }  # fmt: skip
+    losses = list(_first_losses(run))
+    assert {measurement.layout.cp_exchange for measurement, _ in losses} == {"gather", "all_to_all"}
+    for measurement, first in losses:
+        assert first == pytest.approx(losses[0][1], rel=1e-3), measurement.layout.label
+    _passes_the_gate(run)
+
+
+@pytest.mark.heavy
 def test_a_configuration_on_eight_workers_is_searched_unaided(tmp_path: Path) -> None:
     """Checks that the search, whatever else it chose to try, tried layouts that split the model and layouts that do
     not, and that all of them train one model.

@@ -54,20 +54,30 @@ def exchange(tensor: torch.Tensor, sent: Sequence[int], received: Sequence[int],
     in the tensor's order, `received` theirs. Gradients go back the same way.
     """
     apply: Any = _Exchange.apply
-    return apply(tensor, sent, received, group)
+    return apply(tensor, sent, received, group, "+".join(CUTTING["experts"]))
+
+
+def all_to_all(tensor: torch.Tensor, group: Any) -> torch.Tensor:
+    """Returns a tensor of this one's size [ranks, ...]: what each rank has at this rank's place. Gradients go back the
+    same way.
+    """
+    apply: Any = _Exchange.apply
+    ones = [1] * tensor.shape[0]
+    return apply(tensor, ones, ones, group, "")
 
 
 class _Exchange(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, tensor: torch.Tensor, sent: Sequence[int], received: Sequence[int], group: Any
+        ctx: Any, tensor: torch.Tensor, sent: Sequence[int], received: Sequence[int], group: Any, axis: str
     ) -> torch.Tensor:
-        ctx.sent, ctx.received, ctx.group = sent, received, group
-        return _exchanged(tensor, sent, received, group)
+        ctx.sent, ctx.received, ctx.group, ctx.axis = sent, received, group, axis
+        return _exchanged(tensor, sent, received, group, axis)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        return _exchanged(grad_outputs[0], ctx.received, ctx.sent, ctx.group), None, None, None
+        returned = _exchanged(grad_outputs[0], ctx.received, ctx.sent, ctx.group, ctx.axis)
+        return returned, None, None, None, None
 
 
 class _Gather(torch.autograd.Function):
@@ -116,8 +126,10 @@ class _TakePart(torch.autograd.Function):
         return _gathered(grad_outputs[0], ctx.dim, ctx.group), None, None
 
 
-def _exchanged(tensor: torch.Tensor, sent: Sequence[int], received: Sequence[int], group: Any) -> torch.Tensor:
-    with exchanging(group, "+".join(CUTTING["experts"])):
+def _exchanged(
+    tensor: torch.Tensor, sent: Sequence[int], received: Sequence[int], group: Any, axis: str = ""
+) -> torch.Tensor:
+    with exchanging(group, axis):
         return _ops.wait_tensor(
             _ops.all_to_all_single(tensor.contiguous(), list(received), list(sent), group.group_name)
         )

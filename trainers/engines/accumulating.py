@@ -43,6 +43,7 @@ class AccumulatingEngine(abc.ABC):
             self._tensor.heads,
             seq_len=recipe.seq_len,
             device=device,
+            exchange=layout.cp_exchange,
             mask=recipe.attention_mask,
             has_flags=recipe.has_flags,
         )
@@ -68,7 +69,7 @@ class AccumulatingEngine(abc.ABC):
             recipe.model,
             attention=layout.attention,
             mask=recipe.attention_mask,
-            parts=layout.parts("tokens"),
+            parts=layout.query_parts,
             experts=layout.experts,
             balanced_tokens=recipe.seq_len if recipe.routing == "balanced" else 0,
             balance_loss=recipe.balance_loss,

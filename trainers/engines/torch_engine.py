@@ -333,6 +333,7 @@ class TorchEngine(AccumulatingEngine):
             "grad_clip": self.recipe.grad_clip,
             "tp": self._tensor.in_effect(self._models),
             "cp": self._context.in_effect(self._models),
+            "cp_exchange": self._context.exchange_in_effect(self._models),
             "ep": self._experts.in_effect(self._models),
             "attention_mask": self._context.mask_in_effect(self._models),
             "trained_tokens": self._context.trained_in_effect,

@@ -12,7 +12,8 @@ A sliding window is part of the mask: of a block mask, which skips what no query
 that are no longer than it have no mask.
 
 A rank may compute a `Share` of it: the heads that tensor parallelism gives it, for the positions that context
-parallelism gives it. Keys and values of all positions are then gathered, and masks and biases follow positions.
+parallelism gives it. Keys and values of all positions are then gathered, and masks and biases follow positions; or
+some heads are exchanged for all positions (`trainers.kernels.whole_sequences`), and both are those of whole sequences.
 
 A recipe's document or prefix mask differs from sequence to sequence: the `Spans` of the micro-batch under way, which
 its `Share` holds, take the place of the causal mask, in the eager attention of transformers too.
@@ -33,6 +34,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from trainers.distributed.collectives import gather
 from trainers.kernels.compiled import static
 from trainers.kernels.spans import Spans, block_mask
+from trainers.kernels.whole_sequences import own_heads, own_tokens, whole_sequences
 from trainers.spec.architectures.architecture import Position
 from trainers.spec.layout_axes import Attention
 from trainers.spec.recipe_axes import AttentionMask
@@ -50,28 +52,36 @@ class Share:
     num_heads: int
     """Heads of the whole model."""
     heads: range
-    """Indices of the heads of this rank."""
-    queries: torch.Tensor | None = None
+    """Indices of the heads with which this rank attends."""
+    tokens: torch.Tensor | None = None
     """Positions of this rank's tokens in their sequence, int64 on the device; None where it has them all."""
+    queries: torch.Tensor | None = None
+    """Positions of the queries of its attention, its tokens'; None where those are of whole sequences."""
     keys: torch.Tensor | None = None
-    """Positions of all tokens, in the order in which the ranks of `group` gather them."""
+    """Positions of all tokens, in the order in which the ranks of `group` gather them; None where it is theirs."""
     group: Any = None
     """The ranks that have the other positions."""
     mask: AttentionMask = "causal"
     spans: Spans | None = None
     """Spans of keys that the queries of the micro-batch under way see; None under a causal mask."""
 
-    def check_length(self, length: int) -> None:
-        """Checks that a rank has `length` tokens of each sequence.
+    @property
+    def exchanges_heads(self) -> bool:
+        """Whether the ranks of `group` exchange heads for positions."""
+        return self.group is not None and self.queries is None
+
+    def num_queries(self, length: int) -> int:
+        """Returns the number of queries of attention where this rank has `length` tokens of each sequence.
 
         Raises:
             ValueError: it has another number, and masks would be those of other positions.
         """
-        if self.queries is not None and length != len(self.queries):
+        if self.tokens is not None and length != len(self.tokens):
             raise ValueError(
-                f"context parallelism cuts sequences into parts of {len(self.queries)} tokens, got {length}:"
+                f"context parallelism cuts sequences into parts of {len(self.tokens)} tokens, got {length}:"
                 " give sequences of the recipe's length"
             )
+        return length * self.group.size() if self.exchanges_heads else length
 
 
 # None of these may contain a name that transformers knows: it would look for its own kernel.
@@ -163,7 +173,10 @@ def attend(
     # Under autocast rotary embeddings leave queries and keys in fp32.
     query, key = query.to(value.dtype), key.to(value.dtype)
     share: Share | None = getattr(module, "share", None)
-    if share is not None and share.queries is not None:
+    if share is not None and share.exchanges_heads:
+        query, key, value = whole_sequences(query, key, value, share.group)
+        s_aux = None if s_aux is None else own_heads(s_aux, share.group)
+    elif share is not None and share.queries is not None:
         key, value = gather(torch.stack((key, value)), 3, share.group).unbind()
     grouped = key.shape[1] != query.shape[1]
     if isinstance(attention_mask, BlockMask):
@@ -183,6 +196,8 @@ def attend(
         out = F.scaled_dot_product_attention(
             query, key, value, attention_mask, is_causal=causal, scale=scaling, enable_gqa=grouped
         )
+    if share is not None and share.exchanges_heads:
+        return own_tokens(out, share.group), None
     return out.transpose(1, 2), None
 
 
@@ -255,11 +270,10 @@ def _block_mask(length: int, device: torch.device, share: Share | None, window: 
     return create_block_mask(sees, None, None, len(queries), len(keys), device=device)
 
 
-def _share_of(config: Any, length: int) -> Share | None:
+def _attended(config: Any, length: int) -> tuple[int, Share | None]:
+    """Returns the number of attention's queries in a forward pass over `length` tokens, and the rank's share of it."""
     share: Share | None = getattr(config, SHARE, None)
-    if share is not None:
-        share.check_length(length)
-    return share
+    return (length, None) if share is None else (share.num_queries(length), share)
 
 
 def _flex_mask(
@@ -270,24 +284,24 @@ def _flex_mask(
     """
     if torch.device(device).type == "cpu":
         return _sdpa_mask(kv_length=kv_length, device=device, config=config, local_size=local_size)
-    share = _share_of(config, kv_length)
-    window = _window_within(local_size, kv_length, share)
+    length, share = _attended(config, kv_length)
+    window = _window_within(local_size, length, share)
     if share is not None and share.spans is not None:
         return block_mask(share.spans.within(window), _key_positions(share, share.spans))
-    return _block_mask(kv_length, torch.device(device), share, window)
+    return _block_mask(length, torch.device(device), share, window)
 
 
 def _sdpa_mask(
     *, kv_length: int, device: torch.device, config: Any, local_size: int | None = None, **_: Any
 ) -> torch.Tensor | None:
     """Returns `_flex_mask` for scaled_dot_product_attention."""
-    share = _share_of(config, kv_length)
-    window = _window_within(local_size, kv_length, share)
+    length, share = _attended(config, kv_length)
+    window = _window_within(local_size, length, share)
     if share is not None and share.spans is not None:
         return share.spans.within(window).sees(_key_positions(share, share.spans))
     if window is None and (share is None or share.queries is None):
         return None
-    return _seen_mask(kv_length, window, torch.device(device), share)
+    return _seen_mask(length, window, torch.device(device), share)
 
 
 def _eager_mask(*, dtype: torch.dtype = torch.float32, **settings: Any) -> torch.Tensor | None:
@@ -317,8 +331,8 @@ def _alibi_bias(*, kv_length: int, dtype: torch.dtype, device: torch.device, con
     if torch.is_autocast_enabled(device.type):
         # Else each block would cast it, and keep its own copy for the backward pass.
         dtype = torch.get_autocast_dtype(device.type)
-    share = _share_of(config, kv_length)
-    queries = keys = torch.arange(kv_length, device=device)
+    length, share = _attended(config, kv_length)
+    queries = keys = torch.arange(length, device=device)
     if share is not None and share.queries is not None and share.keys is not None:
         queries, keys = share.queries, share.keys
     distance = keys[None, :] - queries[:, None]

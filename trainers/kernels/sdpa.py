@@ -43,17 +43,18 @@ def kernel_of(recipe: Recipe, layout: Layout, device: torch.device) -> str:
 def _masks(recipe: Recipe, layout: Layout) -> list[bool]:
     """Returns whether sdpa gets a mask: in blocks with a window, where there are such, and in those without one."""
     model, local = recipe.model, 0 < recipe.model.window < recipe.seq_len
-    masked = model.position == "alibi" or layout.parts("tokens") > 1 or recipe.attention_mask != "causal"
+    masked = model.position == "alibi" or layout.query_parts > 1 or recipe.attention_mask != "causal"
     return [True] * local + [masked] * (model.window_layers < model.num_layers)
 
 
 def _backend_of(recipe: Recipe, layout: Layout, device: torch.device, *, masked: bool) -> str:
     model, seq_len = recipe.model, recipe.seq_len
-    num_queries = seq_len // layout.parts("tokens")
+    num_queries = seq_len // layout.query_parts
+    width = layout.parts("width") * layout.parts("tokens") // layout.query_parts  # ranks that share out heads
     dtype = _TYPES.get(recipe.activation_precision, torch.float32)
 
     def random_heads(heads: int, length: int) -> torch.Tensor:
-        shape = (1, heads // layout.parts("width"), length, model.head_dim)
+        shape = (1, max(1, heads // width), length, model.head_dim)
         return torch.empty(shape, dtype=dtype, device=device, requires_grad=True)
 
     query, key = random_heads(model.num_heads, num_queries), random_heads(model.num_kv_heads, seq_len)

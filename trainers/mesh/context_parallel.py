@@ -2,9 +2,10 @@
 
 A sequence is cut into twice as many pieces as there are ranks. A rank has one piece from the head and the piece equally
 far from the tail: queries of the first see few keys where those of the second see many. All but attention goes token by
-token; attention gathers keys and values of all ranks (`trainers.kernels.attention.Share`). The loss is the mean over a
-rank's tokens, of which all ranks have as many, so gradients are averaged over context-parallel as over data-parallel
-ranks.
+token; attention gathers keys and values of all ranks (`trainers.kernels.attention.Share`). Where ranks exchange heads
+instead, each attends to whole sequences, has as much work as the others, and its part is in one piece. The loss is the
+mean over a rank's tokens, of which all ranks have as many, so gradients are averaged over context-parallel as over
+data-parallel ranks.
 """
 
 from collections.abc import Sequence
@@ -18,11 +19,12 @@ from trainers.kernels.attention import SHARE, Share, takes_mask_of_ours
 from trainers.kernels.head import IGNORED, Inputs
 from trainers.kernels.spans import ids_of, is_label, spans_of
 from trainers.models.model import Model, share_attention
+from trainers.spec.layout_axes import CpExchange
 from trainers.spec.recipe_axes import AttentionMask, TrainedTokens
 
 
 class ContextParallel:
-    """Cuts sequences of `seq_len` tokens over the mesh's `cp` axis; a rank attends with its `heads`.
+    """Cuts sequences of `seq_len` tokens over the mesh's `cp` axis; a rank attends with its `heads`, or some of them.
 
     Where tokens have flags the loss of a step is the mean over its labels, of which micro-batches and ranks have
     different numbers.
@@ -36,6 +38,7 @@ class ContextParallel:
         *,
         seq_len: int,
         device: torch.device,
+        exchange: CpExchange = "gather",
         mask: AttentionMask = "causal",
         has_flags: bool = False,
     ) -> None:
@@ -51,20 +54,25 @@ class ContextParallel:
         self._takes_positions = spec.position != "alibi"
         self._makes_masks = self._takes_positions and takes_mask_of_ours(models[0].module.config)
         if self.size > 1:
-            orders = [order_of(rank, self.size, seq_len) for rank in range(self.size)]
-            self._share.queries = orders[mesh.coordinates["cp"]].to(device)
-            self._share.keys = torch.cat(orders).to(device)
-            self._share.group = mesh.group("cp")
+            rank, self._share.group = mesh.coordinates["cp"], mesh.group("cp")
+            if exchange == "all_to_all":
+                count, part = len(heads) // self.size, seq_len // self.size
+                self._share.heads = heads[rank * count : (rank + 1) * count]
+                self._share.tokens = torch.arange(rank * part, (rank + 1) * part, device=device)
+            else:
+                orders = [order_of(other, self.size, seq_len) for other in range(self.size)]
+                self._share.tokens = self._share.queries = orders[rank].to(device)
+                self._share.keys = torch.cat(orders).to(device)
         if self.size > 1 or len(heads) < spec.num_heads or mask != "causal":
             for model in models:
                 share_attention(model, self._share)
 
     def part(self, tokens: torch.Tensor) -> torch.Tensor:
         """Returns this rank's part of int64 [batch, seq_len] tokens."""
-        if self._share.queries is None:
+        if self._share.tokens is None:
             return tokens
-        self._share.check_length(tokens.shape[1] // self.size)
-        return tokens.index_select(1, self._share.queries)
+        self._share.num_queries(tokens.shape[1] // self.size)  # raises where it is another length
+        return tokens.index_select(1, self._share.tokens)
 
     def entered(self, tokens: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Returns this rank's part of int64 [batch, seq_len] tokens and further arguments of the forward pass to come,
@@ -86,10 +94,13 @@ class ContextParallel:
         """
         if not self._takes_positions:
             return {}
-        spans, queries = self._share.spans, self._share.queries
+        spans, tokens = self._share.spans, self._share.tokens
         if spans is None:
-            return {} if queries is None else {"position_ids": queries[None]}
-        return {"position_ids": spans.queries - spans.first if self._share.mask == "document" else spans.queries[None]}
+            return {} if tokens is None else {"position_ids": tokens[None]}
+        positions = spans.queries - spans.first if self._share.mask == "document" else spans.queries[None]
+        if self._share.exchanges_heads and tokens is not None:
+            positions = positions.index_select(1, tokens)
+        return {"position_ids": positions}
 
     def inputs(self, tokens: torch.Tensor) -> Inputs:
         """Returns this rank's tokens, the labels that follow them, and their positions, out of [batch, seq_len + 1]."""
@@ -117,11 +128,12 @@ class ContextParallel:
 
     def gathered(self, output: torch.Tensor) -> torch.Tensor:
         """Returns [batch, seq_len, ...] in the sequence's order from the ranks' parts; a collective, no gradient."""
-        if self._share.queries is None or self._share.keys is None:
+        if self._share.tokens is None:
             return output
         ranks = [torch.empty_like(output) for _ in range(self.size)]
         dist.all_gather(ranks, output.contiguous(), group=self._share.group)
-        return torch.cat(ranks, 1).index_select(1, self._share.keys.argsort())
+        joined = torch.cat(ranks, 1)
+        return joined if self._share.keys is None else joined.index_select(1, self._share.keys.argsort())
 
     def mean(self, value: torch.Tensor) -> torch.Tensor:
         """Returns the mean over the ranks' parts of sequences, which are as long; a collective without gradient."""
@@ -134,6 +146,12 @@ class ContextParallel:
         """Returns the degree by which sequences are cut, by the group that the model's attention gathers over."""
         share: Any = getattr(models[0].module.config, SHARE, None)
         return 1 if share is None or share.group is None else dist.get_world_size(share.group)
+
+    @staticmethod
+    def exchange_in_effect(models: Sequence[Model]) -> CpExchange:
+        """Returns what the ranks that share out sequences exchange, by what the model's attention does."""
+        share: Share | None = getattr(models[0].module.config, SHARE, None)
+        return "all_to_all" if share is not None and share.exchanges_heads else "gather"
 
     @property
     def trained_in_effect(self) -> TrainedTokens | None:

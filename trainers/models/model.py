@@ -89,9 +89,9 @@ def build(
 ) -> Model:
     """Returns the transformers model of `spec` in fp32 and training mode, on the meta device.
 
-    Under another `mask` than a causal one it needs a `Share` with the spans of each micro-batch, and for one of the
-    `parts` of each sequence one with its positions. `balanced_tokens` is the length of sequences whose tokens are
-    forced to be balanced over experts; 0 where routers choose.
+    Under another `mask` than a causal one it needs a `Share` with the spans of each micro-batch, and for the queries of
+    one of the `parts` of each sequence one with their positions. `balanced_tokens` is the length of sequences whose
+    tokens are forced to be balanced over experts; 0 where routers choose.
 
     Raises:
         ValueError: transformers has no such model, or the facts and the configuration disagree on the

@@ -97,6 +97,11 @@ class Layout(LayoutAxes):
         """The degrees of the mesh as text, as those of the axes; empty where a workload decides."""
         return "" if self.unknown else super().degrees
 
+    @property
+    def query_parts(self) -> int:
+        """Number of parts into which ranks cut a sequence's queries in attention; 1 where they exchange heads."""
+        return 1 if self.cp_exchange == "all_to_all" else self.parts("tokens")
+
     @functools.cached_property
     def label(self) -> str:
         """One short line of text, without fields at their plain value."""

@@ -21,6 +21,7 @@ Loss = Literal["plain", "chunked", "quack"]
 Compile = Literal["none", "block", "model"]
 Schedule = Literal["1f1b", "interleaved"]
 CudaGraphs = Literal["off", "on"]
+CpExchange = Literal["gather", "all_to_all"]
 
 
 def activation_budget(checkpointing: str) -> float:
@@ -96,6 +97,16 @@ class LayoutAxes:
         tried=(1, 2, 4, 8),
         worth=long_pieces,
         about="Context-parallel degree.",
+    )
+    cp_exchange: CpExchange = axis(
+        "gather",
+        later=True,
+        label="cp by {}",
+        column="kernels",
+        note="cp by {}",
+        read_back="if known",
+        of_some_engines=True,
+        about="Context-parallel ranks gather all keys and values, or exchange heads (arXiv 2309.14509).",
     )
     ep: int = degree(
         later=True,
@@ -350,10 +361,7 @@ class LayoutAxes:
         return int(self.checkpointing != "full"), -self.zero_stage
 
     def axis_labels(self, *columns: str) -> dict[str, str]:
-        """Returns the words of each axis, for those shown in these columns of reports, or in any column by default.
-
-        Engine, stage and data parallelism are not among them.
-        """
+        """Returns the words of each axis shown in these columns of reports, or in any: not engine, stage and dp."""
         words_by_axis: dict[str, str] = {}
         for name, declared in axes_of(LayoutAxes).items():
             if (

@@ -87,6 +87,8 @@ def _of_tensor_parallel(recipe: Recipe, layout: Layout) -> Iterator[str]:
 def _of_context_parallel(recipe: Recipe, layout: Layout) -> Iterator[str]:
     if layout.attention == "eager":
         yield (f"eager attention looks at a rank's own keys alone, got cp {layout.cp}: choose attention flex or sdpa")
+    if layout.cp_exchange == "all_to_all":
+        yield from _of_exchanged_heads(recipe, layout)
     config = recipe.model.settings
     # A rank tells the length by its own positions, and would take other frequencies than its neighbours.
     original = rotary.original_length(config)
@@ -96,6 +98,23 @@ def _of_context_parallel(recipe: Recipe, layout: Layout) -> Iterator[str]:
             f"rotary positions of kind {kind} follow the length, of which a rank sees its own part alone, got cp"
             f" {layout.cp} and seq_len {recipe.seq_len}: choose cp 1{shorter}"
         )
+
+
+def _of_exchanged_heads(recipe: Recipe, layout: Layout) -> Iterator[str]:
+    """Yields why the heads of a rank cannot be shared out evenly; a key/value head may go to several ranks."""
+    model, cp = recipe.model, layout.cp
+    heads, kv_heads = model.num_heads // layout.tp, max(1, model.num_kv_heads // layout.tp)
+    of_rank = f" of a rank at tp {layout.tp}" if layout.tp > 1 else ""
+    if heads % cp:
+        counted = f"{heads} heads"
+    elif kv_heads % cp and cp % kv_heads:
+        counted = f"{kv_heads} key/value heads"
+    else:
+        return
+    yield (
+        f"an all-to-all shares out the {counted}{of_rank} of {model.name} over {cp} ranks, which is not even:"
+        " choose another cp or cp_exchange gather"
+    )
 
 
 def pipeline_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:

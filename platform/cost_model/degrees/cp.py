@@ -3,11 +3,12 @@
 import numpy as np
 
 from platform.cost_model import constants
-from platform.cost_model.columns import Array, Columns, Mask, checkpointed_share
+from platform.cost_model.columns import Array, Columns, Mask, checkpointed_share, code_of
 from platform.cost_model.hardware import BANDWIDTH_SHARE
 from platform.cost_model.links import Ring
 
 MERGED_BYTES = constants.words("cp", "MERGED_BYTES")
+_HEADS = code_of("cp_exchange", "all_to_all")
 
 
 def block_s(c: Columns, tokens: Array, full: Mask) -> Array:
@@ -21,18 +22,25 @@ def block_s(c: Columns, tokens: Array, full: Mask) -> Array:
     output after it, and their gradients (DeepSpeed Ulysses, arXiv 2309.14509, section 3). Nothing of it is hidden.
 
     This project's blocks gather keys and values in one collective, which attention waits for, and scatter their
-    gradients. Recomputation gathers them again.
+    gradients; or they exchange heads in two. Recomputation does either again.
     """
     ring = Ring.along(c, "cp")
     key_bytes = 2 * c.kv_width / c.parts("width") * c.compute_bytes
+    out_bytes = c.attention_width / c.parts("width") * c.compute_bytes
     gathered = tokens * ring.ranks * key_bytes
     again = np.where(full, checkpointed_share(c), 0.0)
     rounds = 0.5 * 3 * gathered * (ring.ranks - 1) / ring.ranks / ring.bandwidth + _merging_s(c, tokens, 2.0 + again)
     if np.any(c.software.exchanges_heads):
-        sent = tokens * (key_bytes + 2 * c.attention_width / c.parts("width") * c.compute_bytes)
-        rounds = np.where(c.software.exchanges_heads > 0, (2.0 + again) * ring.exchange_s(sent), rounds)
+        heads_s = ring.exchange_s(tokens * (key_bytes + 2 * out_bytes))
+        rounds = np.where(c.software.exchanges_heads > 0, (2.0 + again) * heads_s, rounds)
     apart = 2.0 + np.where(full, checkpointed_share(c), c.selective_checkpointing)
-    return np.where(ring.ranks > 1, np.where(c.own_mesh > 0, apart * ring.gather_s(gathered), rounds), 0.0)
+    ours = ring.gather_s(gathered)
+    if np.any(c.axes["cp_exchange"] == _HEADS):
+        # A key/value head goes to every rank whose queries attend to it.
+        sent = np.maximum(key_bytes, 2 * c.attention_width / c.heads * ring.ranks * c.compute_bytes) + out_bytes
+        heads_s = ring.exchange_s(tokens * sent) + ring.exchange_s(tokens * out_bytes)
+        ours = np.where(c.axes["cp_exchange"] == _HEADS, heads_s, ours)
+    return np.where(ring.ranks > 1, np.where(c.own_mesh > 0, apart * ours, rounds), 0.0)
 
 
 def _merging_s(c: Columns, tokens: Array, passes: Array) -> Array:

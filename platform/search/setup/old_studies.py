@@ -10,6 +10,7 @@ from platform.common.errors import InputError
 from platform.common.text import plural
 from platform.search.setup.planning import same_devices
 from platform.searchers.problem import Earlier
+from platform.study.bucket import fetched, is_address
 from platform.study.folder import is_path, located
 from platform.study.history import History
 from platform.study.journal import JOURNAL, Tail, describe_newer
@@ -66,9 +67,14 @@ def folders_of(studies: Path, text: str) -> list[Path]:
     """Returns the folders of the studies that `text` names: one by its name or path, or all in a folder of studies, a
     team's with a folder for each person too.
 
+    Those of a bucket (s3://bucket/studies) are copied here.
+
     Raises:
         InputError: there is none.
     """
+    if is_address(text):
+        path = fetched(text)
+        return [path] if is_study(path) else below(path)
     folder = located(studies, text)
     path = folder[0] / folder[1]
     if is_path(text) and path.is_dir() and not is_study(path) and (several := below(path)):

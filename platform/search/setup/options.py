@@ -14,8 +14,10 @@ from platform.cluster.waiting import WAIT_S
 from platform.common.errors import InputError
 from platform.common.options import address_field, argument, config_field, json_field, option, setting
 from platform.common.quantities import amount, duration, positive, whole_number
+from platform.study.bucket import is_address
 from platform.study.folder import is_path, located, studies_field, user_path
 from platform.tracking.wandb_option import wandb_field
+from platform.train.data_path import data_field, data_path
 from trainers.records.journal import StudyHeader
 from trainers.spec.codec import from_json
 from trainers.spec.workload import HOLE
@@ -97,9 +99,7 @@ class StudyOptions:
         about="pattern of the command's step lines (docs/your-training.md)",
     )
     layout: str | None = option(None, metavar="FILE", group=_SUBJECT, about="measure the one layout of a layout.json")
-    data: str | None = option(
-        None, metavar="PATH", group=_SUBJECT, about="Parquet file or folder of token ids (default: the space's data)"
-    )
+    data: str | None = data_field(group=_SUBJECT)
     tokens: float | None = option(
         None,
         read=amount,
@@ -121,7 +121,7 @@ class StudyOptions:
         None,
         metavar="STUDY|FOLDER/",
         group=_TRIALS,
-        about="begin with what an old study of the same model taught: name, folder, or a folder of studies",
+        about="begin with what an old study of the same model taught: name, folder, or a folder or bucket of studies",
     )
     seed: int = option(0, read=_seed, metavar="N", group=_TRIALS, about="seed of the searcher (default: %(default)s)")
     repeats: int | None = option(
@@ -166,9 +166,9 @@ class StudyOptions:
         # A built-in space comes before any file or folder of its name.
         if space is not None and space not in _BUILT_IN and user_path(space).exists():
             space = _absolute(space)
-        if old is not None and is_path(old):
+        if old is not None and is_path(old) and not is_address(old):
             old = _absolute(old)
-        layout, data = (path and _absolute(path) for path in (self.layout, self.data))
+        layout, data = self.layout and _absolute(self.layout), self.data and data_path(self.data)
         recheck = self.recheck and _absolute(self.recheck)
         return dataclasses.replace(self, space=space, learn_from=old, layout=layout, data=data, recheck=recheck)
 

@@ -12,6 +12,7 @@ from platform.search.setup import old_studies
 from platform.search.setup.command_options import ONLY_OF_COMMANDS, check_options, option_name, space_of
 from platform.search.setup.options import SearchOptions, StudyOptions
 from platform.search.setup.rechecked import refuse_others, subject_of
+from platform.study.bucket import is_address
 from platform.study.layout_file import LayoutFile, read_layout
 from platform.study.model_difference import nearest_difference
 from search_spaces.candidate import Candidate, RejectedLayout
@@ -248,6 +249,11 @@ def _old(options: SearchOptions, space: Space) -> old_studies.OldStudies | None:
         )
     if study.all:
         raise InputError("--learn-from says which points to leave out, and --all leaves out none: give one of them")
+    if is_address(study.learn_from) and not options.trust:
+        raise InputError(
+            f"who wrote what lies at {study.learn_from} is not known here: add --trust if you trust all who may write"
+            " there"
+        )
     folders = old_studies.folders_of(options.studies, study.learn_from)
     itself = Path(options.resume).name if options.resume else None
     others = [path for path in folders if path.name != itself]

@@ -9,6 +9,7 @@ from typing import Any
 from platform.common.errors import InputError
 from platform.search.setup.options import SearchOptions, StudyOptions
 from platform.study.folder import user_path
+from search_spaces import foreign
 from trainers.spec.codec import shortened
 from trainers.spec.workload import HOLE, flags_text, text_of
 
@@ -30,7 +31,11 @@ def with_training_file(options: SearchOptions) -> SearchOptions:
         return options
     path = user_path(space)
     try:
-        return dataclasses.replace(options, study=_study_of(_read(path), path, options.study))
+        content = _read(path)
+        _check_keys(content, path)
+        return dataclasses.replace(options, study=_study_of(content, path, options.study))
+    except InputError:
+        raise
     except ValueError as error:
         raise InputError(f"{path}: {error}") from error
 
@@ -46,9 +51,14 @@ def _read(path: Path) -> Mapping[str, Any]:
         raise ValueError(f"it is no YAML: {' '.join(str(error).split())}") from error
     if not isinstance(content, Mapping):
         raise ValueError(f"a training is a mapping with {', '.join(_KEYS)}, got {type(content).__name__}")
-    if unknown := [str(key) for key in content if key not in _KEYS]:  # type: ignore[reportUnknownVariableType]
-        raise ValueError(f"it has an unknown key {unknown[0]}: there are {', '.join(_KEYS)}")
     return content  # type: ignore[reportUnknownVariableType]
+
+
+def _check_keys(content: Mapping[str, Any], path: Path) -> None:
+    if unknown := [str(key) for key in content if key not in _KEYS]:
+        if of_others := foreign.refusal(path, content.keys()):
+            raise InputError(of_others)
+        raise ValueError(f"it has an unknown key {unknown[0]}: there are {', '.join(_KEYS)}")
 
 
 def _study_of(content: Mapping[str, Any], path: Path, typed: StudyOptions) -> StudyOptions:

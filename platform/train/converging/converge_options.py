@@ -7,6 +7,7 @@ from platform.common.options import address_field, argument, json_field, option
 from platform.common.quantities import whole_number
 from platform.report.image_formats import pictures_field
 from platform.study.folder import absolute_path, studies_field, trust_field
+from platform.train.data_path import data_field
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,9 +25,7 @@ class ConvergeOptions:
         metavar="N",
         about="optimizer steps of the first strategy; the others train on as many tokens",
     )
-    data: str | None = option(
-        None, metavar="PATH", about="token files that platform.prepare made (default: the recipe's data)"
-    )
+    data: str | None = data_field()
     start_from: str | None = option(
         None, metavar="FOLDER", about="begin every training with the weights of a transformers folder"
     )

@@ -24,6 +24,7 @@ from platform.common.quantities import amount
 from platform.common.signals import INTERRUPTED
 from platform.study.atomic_write import replacing
 from platform.study.folder import absolute_path, studies_field, trust_field
+from platform.train.data_path import data_field
 from platform.train.exporting.export_speed import (
     beside_search,
     check_devices,
@@ -65,9 +66,7 @@ class ExportOptions:
     tokens: float | None = option(
         None, read=amount, metavar="N", about="tokens to train on, for a study or a file, as in 2e9 or 2B"
     )
-    data: str | None = option(
-        None, metavar="PATH", about="token files that platform.prepare made (default: the recipe's data)"
-    )
+    data: str | None = data_field()
     start_from: str | None = option(None, metavar="FOLDER", about="begin with the weights of a transformers folder")
     device: Device | None = option(None, about="what it runs on (default: the study's devices, else cuda)")
     run: int | None = option(

@@ -22,10 +22,10 @@ from platform.common.command import exit_code_of_resumable
 from platform.common.errors import InputError
 from platform.common.json_form import print_json
 from platform.common.options import CommandParser, argument, json_field, option
+from platform.common.places import input_path
 from platform.study.folder import real_path
 from platform.train.preparing.chats import ChatSettings, OverLong
 from platform.train.preparing.mixing import mix, parts_of
-from platform.train.preparing.places import input_path
 from platform.train.preparing.prepare_run import DEFAULT_KEY, PrepareRequest, prepare
 from platform.train.preparing.raw_ids import RawType
 from trainers.spec.codec import to_json

@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 
 from platform.common.errors import InputError, one_line
+from platform.common.places import InputPath, input_path
 from platform.train.preparing import raw_ids, tables
 from platform.train.preparing.chats import ChatEncoder, ChatError, ChatSettings, messages_of, tools_of
 from platform.train.preparing.inputs import MAX_DOCUMENT_BYTES, Piece, separator_in, too_long
 from platform.train.preparing.megatron_pairs import Pair
 from platform.train.preparing.opening import Opened, suffix_of
-from platform.train.preparing.places import InputPath, input_path
 from platform.train.preparing.raw_ids import RawType
 from platform.train.preparing.skipping import CUT, LEFT_OUT, BadDocument, Skipped
 from platform.train.preparing.tokenizer import Encode

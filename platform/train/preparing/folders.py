@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable
 from pathlib import PurePath
 
 from platform.common.errors import InputError
+from platform.common.places import InputPath, RemotePath
 from platform.train.preparing.opening import suffix_of
-from platform.train.preparing.places import InputPath, RemotePath
 
 SUFFIXES = {".txt": "text", ".text": "text", ".md": "text", ".json": "json lines", ".jsonl": "json lines",
             ".ndjson": "json lines", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".arrow": "arrow",

@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 
 from platform.common.errors import InputError, one_line
+from platform.common.places import InputPath, RemotePath, input_path
 from platform.common.text import plural
 from platform.study.folder import real_path, user_path
 from platform.train.preparing import megatron_pairs, raw_ids, tables
 from platform.train.preparing.folders import SUFFIX_WORDS, data_files, kind_of
 from platform.train.preparing.opening import Opened, check_text, suffix_of
-from platform.train.preparing.places import InputPath, RemotePath, input_path
 from platform.train.preparing.raw_ids import RawType
 from trainers.data.footer import COLUMNS, MARKS, is_list
 from trainers.records.plain_files import open_plain

@@ -6,6 +6,7 @@ The mixture ends with the first folder that has no further document.
 """
 
 import dataclasses
+import hashlib
 import re
 import shutil
 from collections.abc import Generator, Sequence
@@ -13,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from platform.common.errors import InputError
+from platform.common.errors import InputError, one_line
 from platform.common.output import print_line
+from platform.common.places import InputPath, RemotePath
 from platform.study.atomic_write import replacing
 from platform.study.folder import real_path, user_path
 from platform.train.preparing.folder_state import finished, locked, write_plan
-from platform.train.preparing.places import InputPath, RemotePath
 from platform.train.preparing.shard import HashedFile, Writer
 from platform.train.token_files import file_sha256
 from trainers.data.footer import Tokens, blocks, read_footer
@@ -75,6 +76,30 @@ def parts_of(inputs: Sequence[InputPath]) -> list[Part] | None:
         raise InputError("a mixture has each folder once: give it its whole weight")
     total = sum(part.weight for part in parts)
     return [dataclasses.replace(part, weight=part.weight / total) for part in parts]
+
+
+def mixed(words: Sequence[str]) -> Path:
+    """Returns the folder of the mixture `a:0.7 b:0.3`: beside the first of its folders, named by what all of them hold,
+    and made where it is not there yet, with seed 0.
+
+    Raises:
+        InputError: see `parts_of`; or it cannot be written there.
+    """
+    parts = parts_of([Path(word) for word in words])
+    assert parts is not None, words
+    held = [(part.folder.name, part.weight, [file.sha256 for file in part.index.files]) for part in parts]
+    name = hashlib.sha256(repr(held).encode()).hexdigest()[:10]
+    out = parts[0].folder.with_name(f"mixed-{name}")
+    if not (out / NAME).is_file():
+        print_line(f"Mixes {' '.join(words)} into {out}")
+    try:
+        mix(parts, out, seed=0)
+    except OSError as error:
+        raise InputError(
+            f"{out} cannot be written ({one_line(error)}): python -m platform.prepare {' '.join(words)} --out FOLDER"
+            " mixes into another place, for --data FOLDER"
+        ) from error
+    return out
 
 
 def mix(parts: Sequence[Part], out: Path, seed: int) -> TokenIndex:

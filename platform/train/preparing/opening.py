@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from platform.common.errors import InputError
-from platform.train.preparing.places import InputPath
+from platform.common.places import InputPath
 
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
 """Compression by suffix, as pyarrow calls it."""

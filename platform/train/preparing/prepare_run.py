@@ -14,12 +14,12 @@ import numpy as np
 
 from platform.common.errors import ClusterError, InputError
 from platform.common.output import print_line
+from platform.common.places import InputPath
 from platform.study.atomic_write import replacing
 from platform.train.preparing import inputs
 from platform.train.preparing.chats import ChatEncoder, ChatSettings
 from platform.train.preparing.folder_state import finished, locked, write_plan
 from platform.train.preparing.inputs import InputFile, Shard
-from platform.train.preparing.places import InputPath
 from platform.train.preparing.prepare_progress import PrepareProgress
 from platform.train.preparing.raw_ids import RawType
 from platform.train.preparing.shard import ShardSettings, Shared, begin, make

@@ -10,7 +10,7 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 
 from platform.common.errors import InputError, one_line
-from platform.train.preparing.places import InputPath, RemotePath
+from platform.common.places import InputPath, RemotePath
 from trainers.data.footer import open_parquet
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}

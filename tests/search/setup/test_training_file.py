@@ -120,3 +120,17 @@ def test_what_stands_twice_or_not_at_all_is_refused() -> None:
     )
     with pytest.raises(InputError, match="what is left out leaves no combination"):
         read_request(parse(["run.yaml"]))
+
+
+@pytest.mark.parametrize(
+    ("text", "tool"),
+    [
+        ("compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\n", "accelerate's configuration"),
+        ("cluster_name: a\nprovider: {type: aws}\n", "Ray's cluster file"),
+    ],
+)
+def test_a_file_of_another_tool_is_told_as_a_plan_tells_it(tmp_path: Path, text: str, tool: str) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=f"is {tool}, .*a model is given by its config.json"):
+        parse([str(path)])

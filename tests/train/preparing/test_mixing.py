@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 
 import platform.prepare as prepare
+from platform.common.errors import InputError
+from platform.search.__main__ import parse
+from platform.train.data_path import data_path
 from platform.train.token_files import content_of
 from tests.train.preparing.corpus import contents, documents_of, texts
 from trainers.data import ParquetTokens
@@ -79,3 +82,21 @@ def test_a_mixture_that_was_begun_differently_is_refused(
         capfd.readouterr()
         assert prepare.main([*arguments, "--out", str(out)]) == 2
         assert sentence in capfd.readouterr().err.splitlines()[-1]
+
+
+def test_a_mixture_is_made_where_a_search_or_training_names_it(
+    tmp_path: Path, folders: tuple[Path, Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    a, b = folders
+    path = Path(data_path(f"{a}:3  {b}:1"))
+    assert documents_of(path) == documents_of(_mixed(tmp_path / "mixed", f"{a}:3", f"{b}:1"))
+    assert path.parent == a.parent and str(path) in capfd.readouterr().err
+    before = contents(path)
+    parsed = parse(["gpt2", "--data", f"{a}:0.75 {b}:0.25"])
+    assert parsed.study.data == str(path), "the same shares are the same data"
+    assert contents(path) == before and "Mixes" not in capfd.readouterr().err
+    assert data_path(f"{a}:1 {b}:1") != str(path)
+    assert data_path("included") == "included" and data_path("stream") == "stream"
+    assert data_path(str(a)) == str(a) and data_path("no such:1") == str(Path("no such:1").absolute())
+    with pytest.raises(InputError, match="a weight behind each"):
+        data_path(f"{a}:1 {tmp_path}/none:x")

@@ -3,10 +3,12 @@
 import gzip
 import itertools
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
@@ -15,7 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import platform.train.preparing.command as prepare
-from platform.train.preparing import places
+from platform.common.places import InputPath, input_path
+from tests.buckets import s3_bucket
+from tests.train.preparing import data_hub
 from tests.train.preparing.corpus import as_bytes, documents_of, texts, write_megatron
 from trainers.data.index import read_index
 
@@ -42,28 +46,10 @@ def _files(folder: Path) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def bucket(tmp_path_factory: pytest.TempPathFactory) -> Generator[Path]:
     """Yields a folder whose files lie in the bucket "corpus" too."""
-    server = pytest.importorskip("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    import boto3
-
     folder = tmp_path_factory.mktemp("files")
-    with pytest.MonkeyPatch.context() as patch:
-        server.start()
-        for name, value in {
-            "AWS_ENDPOINT_URL": "http://{}:{}".format(*server.get_host_and_port()),
-            "AWS_ACCESS_KEY_ID": "key",
-            "AWS_SECRET_ACCESS_KEY": "secret",
-            "AWS_DEFAULT_REGION": "us-east-1",
-            "AWS_EC2_METADATA_DISABLED": "true",
-        }.items():
-            patch.setenv(name, value)
-        client: Any = boto3.client("s3")
-        client.create_bucket(Bucket="corpus")
-        for key, path in _files(folder).items():
-            client.upload_file(str(path), "corpus", f"set/{key}")
-        client.put_object(Bucket="corpus", Key="ids/train.bin", Body=b"\1\0\2\0")
+    files = {f"set/{key}": path for key, path in _files(folder).items()}
+    with s3_bucket("corpus", {**files, "ids/train.bin": b"\1\0\2\0"}):
         yield folder
-        places._file_system.cache_clear()  # pyright: ignore[reportPrivateUsage]
-        server.stop()
 
 
 def _prepared(out: Path, *inputs: object, options: tuple[str, ...] = ()) -> Path:
@@ -85,11 +71,11 @@ def test_a_bucket_s_folder_gives_what_its_files_give(
         assert "Leaves out 1 file: README.md" in capsys.readouterr().err
         assert json.loads((far / "plan.json").read_text())["inputs"][0]["path"] == "s3://corpus/set/lines/train-0.jsonl"
         return
-    near, far = (_documents(root, options) for root in (bucket / kind, places.input_path(f"s3://corpus/set/{kind}/")))
+    near, far = (_documents(root, options) for root in (bucket / kind, input_path(f"s3://corpus/set/{kind}/")))
     assert far == near == as_bytes(TEXTS)
 
 
-def _documents(root: places.InputPath, options: tuple[str, ...]) -> list[list[int]]:
+def _documents(root: InputPath, options: tuple[str, ...]) -> list[list[int]]:
     """Returns the documents below `root` as a worker reads them."""
     from platform.train.preparing import inputs
     from platform.train.preparing.documents import documents
@@ -128,7 +114,7 @@ def test_what_cannot_be_read_is_said_in_a_sentence(
 
 def test_the_hub_s_addresses_lead_to_its_file_system() -> None:
     pytest.importorskip("huggingface_hub")
-    path = places.input_path("hf://datasets/allenai/c4/en/c4-train.00000-of-01024.json.gz")
+    path = input_path("hf://datasets/allenai/c4/en/c4-train.00000-of-01024.json.gz")
     file_system, inner = path._located()  # type: ignore[reportAttributeAccessIssue,reportPrivateUsage]
     assert "HfFileSystem" in type(file_system.handler.fs).__name__
     assert inner == "datasets/allenai/c4/en/c4-train.00000-of-01024.json.gz"
@@ -138,3 +124,20 @@ def test_the_hub_s_addresses_lead_to_its_file_system() -> None:
 def test_a_megatron_pair_of_this_machine_may_be_called_by_an_address(tmp_path: Path) -> None:
     write_megatron(tmp_path / "set.bin", [[[1, 2]], [[3]]])
     assert documents_of(_prepared(tmp_path / "out", f"file://{tmp_path}/set.bin")) == [[1, 2], [3]]
+
+
+def test_a_data_set_of_the_hub_is_read_from_there(tmp_path: Path) -> None:
+    """Checks it against a hub on this machine, in a process whose `huggingface_hub` is first imported there."""
+    pytest.importorskip("huggingface_hub")
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS).encode()
+    files = {"README.md": b"about", "en/train-0.json.gz": gzip.compress(lines), "test/test-0.json": b'{"text": "no"}\n'}
+    with data_hub.serving("acme/corpus", files) as address:
+        environment = {**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"}
+        for name, code in (("corpus/en", 0), ("none", 2)):
+            command = [sys.executable, "-m", "platform.prepare", f"hf://datasets/acme/{name}", "--out", tmp_path / name]
+            run = subprocess.run(command, env=environment, capture_output=True, text=True)
+            assert run.returncode == code, run.stderr
+    assert documents_of(tmp_path / "corpus/en") == as_bytes(TEXTS)
+    assert (
+        re.fullmatch(r"error: .*hf://datasets/acme/none.*\n", run.stderr, re.DOTALL) and "Traceback" not in run.stderr
+    )

@@ -5,7 +5,8 @@ Each such axis has a file in `trainers/spec/engines/axes`, named as the axis. Th
 Engines, exports and rules ask `axes_of_engine`; none names an axis. The axis is declared in
 `trainers/spec/layout_axes.py`.
 
-`schedule` and `virtual` have no file: they are the mesh's, which an engine uses or not (`EngineRules.axes`).
+`schedule`, `virtual` and `cp_exchange` have no file: they are the mesh's, which an engine uses or not
+(`EngineRules.axes`).
 """
 
 import dataclasses

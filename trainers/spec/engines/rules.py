@@ -116,6 +116,8 @@ class EngineRules:
             yield f"{self.name} at stage 0 shards nothing: dp_shard must be 1, got {layout.dp_shard}"
         if layout.grad_sync not in (syncs := self.grad_syncs[layout.zero_stage]):
             yield self.wrong_sync(layout, syncs[0])
+        if layout.cp_exchange != "gather" and layout.cp == 1:
+            yield f"cp_exchange {layout.cp_exchange} is of sequences that ranks share out, got cp 1: choose gather"
         for axis in axes_of_engine(self.name).values():
             yield from axis.contradictions(layout)
 

@@ -1,4 +1,4 @@
-"""Inputs by their addresses: paths of this machine, and files of the file systems that pyarrow brings."""
+"""Files by their addresses: paths of this machine, and those of the file systems that pyarrow brings."""
 
 import dataclasses
 import functools
