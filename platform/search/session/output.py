@@ -83,7 +83,9 @@ def resume_sentence(study: Study) -> str:
 
 
 def not_profiled(result: StudyResult) -> str:
-    """Returns why a winner has no profile; "" where each has one or there is no winner."""
+    """Returns why a winner has no profile, or nothing could have one; "" where each winner has one."""
+    if not result.winners:
+        return "Nothing was profiled: no winner is named. --resume with --profile profiles it once there is one."
     if all(recipe_result.profile is not None for recipe_result, _ in result.winners):
         return ""
     return f"The winner was not profiled: {_not_profiled_reason(result)}. --resume with --profile tries again."

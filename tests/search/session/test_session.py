@@ -341,6 +341,7 @@ def test_a_refused_start_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
 def test_it_says_why_a_winner_has_no_profile() -> None:
     best, timestamp = measurement(), "2026-01-01T00:00:00+00:00"
     lines: list[Line] = [header(at=timestamp), Measured(at=timestamp, measurement=best)]
+    assert "no winner is named" in output.not_profiled(StudyResult.of(History(lines[:1])))
     sentence = "The winner was not profiled: the search ended before it. --resume with --profile tries again."
     assert output.not_profiled(StudyResult.of(History(lines))) == sentence
     interrupted = End(at=timestamp, exit_code=130, wall_s=1.0, gpu_s=4.0)
