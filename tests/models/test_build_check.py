@@ -75,8 +75,8 @@ def test_a_reason_names_the_key() -> None:
 
 @pytest.mark.parametrize("kind", ["dynamic", "longrope"])
 def test_rotary_positions_that_depend_on_the_length_are_built(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their code looks at positions: that of dynamic in every version of transformers, that of longrope in 5.17, whose
-    comparison stands in the check here.
+    """Checks kinds whose code compares positions: dynamic in every version of transformers, longrope in 5.17, whose
+    comparison is made here after the run.
     """
     factors = {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8, "original_max_position_embeddings": 32}
     scaling = {"rope_type": kind, "factor": 2.0} | (factors if kind == "longrope" else {})

@@ -25,8 +25,8 @@ with import_stubs.imports(() if "transformers" in sys.modules else import_stubs.
 _LONGEST = 240
 """Characters of a reason."""
 _VALUE_ASKED = "item() cannot be called on meta tensors"
-"""What torch says where code looks at a value, as rotary frequencies that depend on the length do (of kind dynamic, and
-of kind longrope in transformers 5.17): no widths were found wrong until then.
+"""Part of torch's error where code looks at a value, as rotary frequencies that depend on the length do (of kind
+dynamic, and of kind longrope in transformers 5.17): no widths were found wrong until then.
 """
 _TOKENS = 8
 """Length of the sequence that is run."""

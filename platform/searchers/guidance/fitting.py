@@ -20,7 +20,7 @@ MEMORY = Prior(common=0.04, effects=0.25, smooth=0.03, noise=0.02)
 UNPREDICTED = Prior(common=1.0, effects=1.0, smooth=0.5, noise=0.3)
 """Prior of how far a point is from the limit of memory where none is predicted: 1 where it ran, -1 where it did not."""
 LIKELY = 1.0
-"""That distance before any measurement: most points of a space run."""
+"""Distance that counts before any measurement: most points of a space run."""
 NOISE = 0.03
 """Log deviation of a peak that other measurements cannot predict: rounding and fragmentation."""
 MARGIN = 0.02
