@@ -39,8 +39,9 @@ class Page:
         self._call("Page.enable")
 
     def open(self, url: str) -> None:
-        """Goes to `url`; does not wait for what its scripts draw."""
+        """Goes to `url`; does not wait for what its scripts draw. A page behind another one's tab draws no charts."""
         self._call("Page.navigate", url=url)
+        self._call("Page.bringToFront")
 
     def ask(self, expression: str) -> Any:
         """Returns the value of a JavaScript expression, JSON types only.
