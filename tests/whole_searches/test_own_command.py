@@ -136,7 +136,7 @@ def test_a_trainer_is_searched_on_two_workers_to_a_confirmed_answer(
     TRL, which no lock holds: `pip install trl` where its test is to run.
     """
     if script == TRL:
-        pytest.importorskip("trl")
+        pytest.importorskip("trl", reason="to run this test, pip install trl, which no lock holds")
     shutil.copy(script, tmp_path / "train.py")
     shutil.copy(step_lines.__file__, tmp_path)
     torchrun = str(Path(sys.executable).parent / "torchrun")

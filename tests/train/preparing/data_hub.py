@@ -3,13 +3,13 @@ repository, its tree, facts of paths and ranges of files.
 """
 
 import contextlib
-import http.server
 import json
 import re
-import threading
 import urllib.parse
 from collections.abc import Generator, Mapping
 from typing import Any
+
+from tests.loopback import Answering, listening
 
 COMMIT = "b" * 40
 _ADDRESS = re.compile(
@@ -21,27 +21,16 @@ _ADDRESS = re.compile(
 def serving(name: str, files: Mapping[str, bytes]) -> Generator[str]:
     """Runs a hub with one data set of these files; yields its address."""
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Writes nothing."""
-
-        def do_HEAD(self) -> None:
-            self._answer()
-
-        def do_GET(self) -> None:
-            self._answer()
-
+    class Handler(Answering):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers.get("content-length") or 0)).decode()
             text = urllib.parse.parse_qs(body).get("paths") or json.loads(body)["paths"]
-            self._answer(text)
+            self.answer(text)
 
-        def _answer(self, paths: list[str] | None = None) -> None:
+        def answer(self, paths: list[str] | None = None) -> None:
             match = _ADDRESS.fullmatch(urllib.parse.unquote(self.path.partition("?")[0]))
             if match is None or match["name"] != name:
-                self._reply(404, b"", **{"X-Error-Code": "RepoNotFound"})
+                self.reply(404, b"", **{"X-Error-Code": "RepoNotFound"})
             elif match["what"] == "resolve" and match["path"] in files:
                 self._range(files[match["path"]])
             elif match["what"] == "paths-info":
@@ -53,33 +42,19 @@ def serving(name: str, files: Mapping[str, bytes]) -> Generator[str]:
                 siblings = [{"rfilename": path} for path in files]
                 self._json({"id": name, "sha": COMMIT, "siblings": siblings, "private": False, "tags": []})
             else:
-                self._reply(404, b"", **{"X-Error-Code": "EntryNotFound"})
+                self.reply(404, b"", **{"X-Error-Code": "EntryNotFound"})
 
         def _range(self, data: bytes) -> None:
             begin, end = 0, len(data)
             if wanted_range := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("range") or ""):
                 begin, end = int(wanted_range[1]), min(end, int(wanted_range[2] or end) + 1)
-            self._reply(206 if wanted_range else 200, data[begin:end], ETag='"e"', **{"X-Repo-Commit": COMMIT})
+            self.reply(206 if wanted_range else 200, data[begin:end], ETag='"e"', **{"X-Repo-Commit": COMMIT})
 
         def _json(self, value: Any) -> None:
-            self._reply(200, json.dumps(value).encode(), **{"Content-Type": "application/json"})
+            self.reply(200, json.dumps(value).encode(), **{"Content-Type": "application/json"})
 
-        def _reply(self, code: int, body: bytes, /, **headers: str) -> None:
-            self.send_response(code)
-            for header, value in {"Content-Length": str(len(body)), **headers}.items():
-                self.send_header(header, value)
-            self.end_headers()
-            if self.command != "HEAD":
-                with contextlib.suppress(OSError):
-                    self.wfile.write(body)
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
+    with listening(Handler) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 def _all_paths(files: Mapping[str, bytes]) -> list[str]:

@@ -1,0 +1,48 @@
+"""A server of HTTP on loopback whose answers a test writes."""
+
+import contextlib
+import http.server
+import threading
+from collections.abc import Generator
+from typing import Any
+
+
+class Answering(http.server.BaseHTTPRequestHandler):
+    """Answers GET and HEAD by `answer`, which a subclass has, without a log."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Writes nothing."""
+
+    def do_HEAD(self) -> None:
+        self.answer()
+
+    def do_GET(self) -> None:
+        self.answer()
+
+    def answer(self) -> None:
+        """Answers the request."""
+        raise NotImplementedError
+
+    def reply(self, code: int, body: bytes = b"", /, **headers: str) -> None:
+        """Sends the status, the headers and, except to HEAD, the body."""
+        self.send_response(code)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            with contextlib.suppress(OSError):
+                self.wfile.write(body)
+
+
+@contextlib.contextmanager
+def listening(handler: type[Answering]) -> Generator[int]:
+    """Runs a server with this handler; yields its port."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
