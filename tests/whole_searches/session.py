@@ -124,6 +124,7 @@ class Session:
         self.log = log
         self.journal = journal
         self._processes: set[psutil.Process] = set()  # another thread may add to it: see `leaks.Accounts`
+        self._train_workers: set[psutil.Process] = set()
         self._titles: set[str] = set()
         self._worker_niceness: set[int] = set()
         command = [sys.executable, "-m", module, *argv]
@@ -169,6 +170,7 @@ class Session:
                 title = process.cmdline()[0]
                 self._titles.add(title)
                 if "RayTrainWorker" in title:
+                    self._train_workers.add(process)
                     self._worker_niceness.add(process.nice())
         return processes
 
@@ -204,8 +206,13 @@ class Session:
 
     @contextlib.contextmanager
     def standing_still(self) -> Generator[None]:
-        """Suspends its train workers meanwhile: a rung of a small model is soon over."""
-        workers = self.workers()
+        """Suspends its train workers meanwhile.
+
+        It suspends those that `wait_for` saw last, without looking for others first: a rung of a small model is over
+        within the second that a look at all processes takes on a busy machine.
+        """
+        workers = {worker for worker in self._train_workers if lives(worker)}
+        assert workers, "no train worker was seen"
         for worker in workers:
             with contextlib.suppress(psutil.Error):
                 worker.suspend()
