@@ -1,4 +1,4 @@
-"""`Candidate`: one (recipe, layout) of a space with its ladder, and `Rejected`: one that cannot run."""
+"""`Candidate`: one (recipe, layout) of a space with its ladder, and `RejectedLayout`: one that cannot run."""
 
 import dataclasses
 import re

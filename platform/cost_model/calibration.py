@@ -59,7 +59,7 @@ def _error(residuals: Array) -> float:
 
 def calibrate(places: GPInputs, prediction: Prediction, index: Index, measured_s: Array) -> Calibration:
     """Learns from `measured_s`, the step times in seconds of the points in `index`; where there are more than
-    `TEACHERS`, from that many, spread evenly.
+    `MAX_TRAINING_POINTS`, from that many, spread evenly.
     """
     residuals = np.log(measured_s / np.maximum(prediction.step.total_s[index], 1e-12))
     few = np.linspace(0, len(index) - 1, min(len(index), MAX_TRAINING_POINTS)).astype(np.int64)

@@ -28,7 +28,7 @@ class Prior:
 
     common: float
     effects: float
-    """Factor of each effect's own deviation, which `Places` holds."""
+    """Factor of each effect's own deviation, which `GPInputs` holds."""
     smooth: float
     noise: float
     """Deviation between points without a pattern, with the measurement's own error."""
@@ -284,7 +284,7 @@ def _noise(places: GPInputs, index: Index, prior: Prior, waited: Array | None = 
 
 
 def teachers(away: Array) -> Index:
-    """Returns the positions of at most `TEACHERS` of the measurements. Half are those least `away` from the best time
+    """Returns the positions of at most `MAX_TRAINING_POINTS` of the measurements. Half are those least `away` from the best time
     or from the memory limit; the others are spread evenly over the rest.
     """
     if len(away) <= MAX_TRAINING_POINTS:

@@ -108,7 +108,7 @@ class TrainingFolder:
             part.write_text(json.dumps(stored, indent=1) + "\n")
 
     def identity(self) -> str:
-        """Returns the id by which the training's run in MLflow is looked up; empty before `agree`."""
+        """Returns the id by which the training's run in MLflow is looked up; empty before `write_plan`."""
         stored = self._stored()
         return "" if stored is None else str(stored.get("id", ""))
 

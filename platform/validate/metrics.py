@@ -1,4 +1,4 @@
-"""Scores of predictions against measurements (`scoring.Scored`): errors, ranks, regret, memory errors, coverage."""
+"""Scores of predictions against measurements (`evaluation.Scored`): errors, ranks, regret, memory errors, coverage."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence

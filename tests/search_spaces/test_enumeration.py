@@ -53,7 +53,7 @@ def test_all_three_engines_and_all_stages_are_there() -> None:
 def test_each_kind_of_each_axis_has_a_place_in_a_space_where_no_engine_refuses_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Checks one value of `every_K` and one of `budget_PERCENT`, each of which stands for the others."""
+    """Checks one value of "every_4" and of "budget_75", each of which stands for the others."""
     monkeypatch.setattr("trainers.spec.optional_kernels.OptionalKernel.is_installed", True)
     gpus = Cluster(
         device_kind="cuda", device="NVIDIA H200", device_memory_gib=140, capability=(9, 0), devices_per_node=4

@@ -40,7 +40,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def curves(folders: dict[str, Path]) -> dict[str, Curves]:
-    """Returns the curves of each entry of `WANTED`, all played in one group of two ranks."""
+    """Returns the curves of each entry of `HOPS_BY_NAME`, all played in one group of two ranks."""
     played = [
         Hop(recipe=hop_recipe, saved_by=saved_by, loaded_by=loaded_by, folder=str(folders[name]))
         for name, (hop_recipe, saved_by, loaded_by) in HOPS_BY_NAME.items()

@@ -226,7 +226,7 @@ class SessionRun:
             why=reason,
         )
         self.study.record(end)
-        if code != ClusterError.exit_code:  # it is raised, or printed by `_leave_lost_cluster`, with how to go on
+        if code != ClusterError.exit_code:  # raised by the command, with how to go on
             print_line(last_ending(end, self.study.path))
 
 
