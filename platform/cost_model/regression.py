@@ -284,8 +284,8 @@ def _noise(places: GPInputs, index: Index, prior: Prior, waited: Array | None = 
 
 
 def teachers(away: Array) -> Index:
-    """Returns the positions of at most `MAX_TRAINING_POINTS` of the measurements. Half are those least `away` from the best time
-    or from the memory limit; the others are spread evenly over the rest.
+    """Returns the positions of at most `MAX_TRAINING_POINTS` of the measurements. Half are those least `away` from the
+    best time or from the memory limit; the others are spread evenly over the rest.
     """
     if len(away) <= MAX_TRAINING_POINTS:
         return np.arange(len(away))
