@@ -1,1 +1,1 @@
-"""The engines as they run. What they accept is said in `trainers.spec.engines`."""
+"""The engines' runtimes; `trainers.spec.engines` has the rules of what they accept."""
