@@ -1,4 +1,5 @@
 """Checks whether transformers builds models as this project counts them. Runs as a process of its own:
+
     python -m trainers.models.build_check < MODELS        a `ModelSpec` in JSON on each line
 
 Prints a line `{"reason": ""}` for each model, with a sentence as the reason if it cannot be built or differs. A block

@@ -1,4 +1,5 @@
 """Fetches a model's `config.json` from the Hugging Face hub. Runs as a process of its own, so that it can be killed:
+
     python -m trainers.models.hub_config OWNER/NAME [REVISION]
 
 Prints a JSON object: the file's `path` in the hub's cache, its `commit`, the `endpoint` used and a `warning`; or
