@@ -1,8 +1,10 @@
-"""Collects why nothing of a space can run."""
+"""Collects the reasons why nothing of a space can run."""
 
 
 class Reasons:
-    """Reasons why nothing can run: those of real layouts first, those of meaningless combinations only without them."""
+    """Reasons why nothing can run. Those of valid layouts count; those of meaningless combinations only if there are no
+    others.
+    """
 
     def __init__(self) -> None:
         self._rejected: dict[str, None] = {}
