@@ -38,7 +38,6 @@ class Candidate:
 
     @property
     def key(self) -> str:
-        """Identifies the candidate within a study."""
         return f"{self.recipe.id}-{self.layout.id}"
 
     @property
@@ -53,11 +52,9 @@ class Candidate:
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens of one optimizer step over all ranks; see `Recipe.tokens_per_step` for a fixed accumulation."""
         return self.recipe.tokens_per_step
 
     def batch_points(self) -> tuple[BatchPoint, ...]:
-        """Returns the ladder's batch points, ascending."""
         return tuple(BatchPoint.of(self.recipe, self.layout, micro_batch) for micro_batch in self.micro_batches)
 
 

@@ -49,7 +49,6 @@ def tried(*first: str) -> dict[str, tuple[int, ...]]:
 
 
 def divisors(number: int) -> tuple[int, ...]:
-    """Returns all divisors of `number`, ascending."""
     low = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
     return tuple(dict.fromkeys((*low, *(number // divisor for divisor in reversed(low)))))
 

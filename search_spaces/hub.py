@@ -32,7 +32,6 @@ class HubConfig:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Sentences on the file's origin."""
         source = f"the config.json of {self.model} is that of commit {self.commit[:12]} at {self.endpoint}"
         return (source, self.warning) if self.warning else (source,)
 

@@ -11,12 +11,10 @@ class Reasons:
         self._meaningless: dict[str, None] = {}
 
     def add(self, *, rejected: str = "", meaningless: str = "") -> None:
-        """Adds each of the two reasons unless it is empty or known."""
         for text, texts in ((rejected, self._rejected), (meaningless, self._meaningless)):
             if text:
                 texts[text] = None
 
     @property
     def text(self) -> str:
-        """Up to three reasons in one line."""
         return "; ".join(list(self._rejected or self._meaningless)[:3])

@@ -113,7 +113,6 @@ class SpaceFields:
 
     @property
     def recipes(self) -> tuple[Recipe, ...]:
-        """Every recipe, the reference first."""
         return (self.recipe, *self.further_recipes)
 
     @property

@@ -41,7 +41,6 @@ _GOES_WITH: Mapping[str, Mapping[str, Any]] = {
 
 
 def page() -> str:
-    """Returns the page in Markdown: axes of the layout, then fields of the recipe."""
     return f"{_TOP}\n## Layout\n\n{table(Layout)}\n\n## Recipe\n\n{table(Recipe)}\n"
 
 

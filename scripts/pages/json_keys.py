@@ -71,7 +71,6 @@ PAGES: Mapping[str, str] = {
 
 
 def page() -> str:
-    """Returns the page of the commands, in Markdown."""
     lines = [_TOP, "| command | | object |", "|---|---|---|"]
     for command, forms in FORMS.items():
         lines += [f"| `{command}` | {options} | {_link(form)} |" for options, form in forms.items()]
@@ -118,7 +117,6 @@ def forms_within(forms: typing.Iterable[type]) -> dict[type, None]:
 
 
 def _forms_of(hint: Any) -> Iterator[type]:
-    """Yields the forms in a type."""
     if isinstance(hint, type) and (dataclasses.is_dataclass(hint) or typing.is_typeddict(hint)):
         yield hint
     for part in typing.get_args(hint):
@@ -143,7 +141,6 @@ def _section(form: type) -> Iterator[str]:
 
 
 def title(form: type) -> str:
-    """Returns a form's name on the page."""
     name = form.__name__.removesuffix("Form")
     return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name).strip()
 

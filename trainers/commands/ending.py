@@ -51,7 +51,6 @@ def cause(text: str) -> str:
 
 
 def last_lines(text: str) -> str:
-    """Returns the end of an output, for people."""
     return "\n".join(text.rstrip().splitlines()[-NUM_LINES:])
 
 

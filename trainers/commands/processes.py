@@ -75,7 +75,6 @@ class CommandProcesses:
         return sum(map(_resident_gib, pids))
 
     def text(self) -> str:
-        """Returns all that the command printed."""
         return self.log.read_text(errors="replace")
 
     def close(self) -> None:
@@ -89,7 +88,6 @@ class CommandProcesses:
 
 
 def free_port() -> int:
-    """Returns the number of a port of this node that nothing listens on now."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         return int(probe.getsockname()[1])

@@ -162,7 +162,6 @@ class PointRun:
         return (Outcome.OK, "") if self._is_enough(run, is_over) else None
 
     def _timed(self, run: Run) -> Sequence[float]:
-        """Returns the seconds of the steps after warm-up."""
         return run.seconds[self._job.timing.warmup_steps :]
 
     def _is_enough(self, run: Run, is_over: bool) -> bool:

@@ -69,7 +69,6 @@ class TokenFiles:
 
     @property
     def paths(self) -> list[Path]:
-        """The files that hold tokens, in order."""
         return [file.path for file in self._files]
 
     @property

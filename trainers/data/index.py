@@ -18,6 +18,8 @@ FORMAT = 1
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class IndexedFile:
+    """A Parquet file of the folder."""
+
     name: str
     documents: int
     tokens: int
@@ -35,6 +37,8 @@ class IndexedFile:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class TokenIndex:
+    """Contents of a folder of token files."""
+
     format: int
     tokenizer: str
     """"bytes"; "ids" if the input held token ids; otherwise the name of the tokenizer's folder."""
@@ -60,7 +64,6 @@ class TokenIndex:
 
     @property
     def padding(self) -> int:
-        """Number of tokens that fill up sequences."""
         return sum(file.padding for file in self.files)
 
 

@@ -50,7 +50,6 @@ class EpochOrder:
         return len(self._first_samples)
 
     def window_of(self, sample: int) -> int:
-        """Returns the number of the window that holds the sample."""
         return int(np.searchsorted(self._first_samples, sample, side="right")) - 1
 
     def chunks(self, number: int) -> tuple[int, ...]:

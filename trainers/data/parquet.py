@@ -81,7 +81,6 @@ class ParquetTokens:
         return other
 
     def position(self, step: int) -> Position:
-        """Returns the position at which the global batch of `step` begins."""
         return self.position_after(step * self._global_batch)
 
     def position_after(self, num_samples: int) -> Position:

@@ -26,11 +26,9 @@ class Mesh:
 
     @functools.cached_property
     def coordinates(self) -> dict[str, int]:
-        """This rank's coordinate on each axis."""
         return self._layout.coordinates(dist.get_rank())
 
     def size(self, *axes: str) -> int:
-        """Returns the product of these axes' sizes."""
         return math.prod(getattr(self._layout, axis) for axis in axes)
 
     def group(self, *axes: str) -> Any:

@@ -153,7 +153,6 @@ def steps_taken(optimizer: torch.optim.Optimizer) -> int:
 
 
 def set_steps_taken(optimizer: torch.optim.Optimizer, steps: int) -> None:
-    """Sets the number of steps that the optimizer has taken."""
     for state in optimizer.state.values():
         if isinstance(state.get("step"), torch.Tensor):
             state["step"].fill_(steps)

@@ -65,7 +65,6 @@ class Balance:
             yield
 
     def forget(self) -> None:
-        """Resets all counts to zero."""
         for counts in self._counts:
             counts.zero_()
 

@@ -156,13 +156,11 @@ def skipped_steps(stepper: Stepper) -> int:
 
 
 def methods_of(ability: type) -> tuple[str, ...]:
-    """Returns the names that an ability adds to a `Stepper`."""
     return tuple(name for name in vars(ability) if not name.startswith("_"))
 
 
 @functools.cache
 def lacks(stepper: type) -> tuple[str, ...]:
-    """Returns the names of the abilities that a stepper's class lacks."""
     return tuple(name for name, ability in ABILITIES.items() if _missing(stepper, ability))
 
 

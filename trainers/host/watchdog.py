@@ -34,7 +34,6 @@ class Watchdog:
         return max(self._floor_s, 10 * self._slowest_s)
 
     def saw(self, phase_s: float) -> None:
-        """Records the duration of a phase."""
         self._slowest_s = max(self._slowest_s, phase_s)
 
     def beat(self, activity: str, *, allowed_s: float | None = None, pending: int = 0) -> None:
@@ -53,7 +52,6 @@ class Watchdog:
             self._until = None
 
     def stop(self) -> None:
-        """Stops watching permanently."""
         self._stopped.set()
         self._thread.join()
 

@@ -310,7 +310,6 @@ def _eager_mask(*, dtype: torch.dtype = torch.float32, **settings: Any) -> torch
 
 
 def _key_positions(share: Share, spans: Spans) -> torch.Tensor:
-    """Returns the positions of attention's keys in order."""
     return spans.queries if share.keys is None else share.keys
 
 

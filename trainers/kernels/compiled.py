@@ -62,7 +62,6 @@ def activation_budget_in_effect() -> float:
 
 
 def is_compiled(module: nn.Module) -> bool:
-    """Returns whether `compile_forward` has compiled the module."""
     return hasattr(module.forward, _WRAPPED)
 
 

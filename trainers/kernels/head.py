@@ -369,5 +369,4 @@ def run_blocks(module: Callable[..., Any], head: nn.Module, prepared: Inputs) ->
 
 
 def loss_in_effect(head: nn.Module) -> Loss:
-    """Returns the kind of loss that this head computes."""
     return head.kind if isinstance(head, LossHead) else "plain"

@@ -45,7 +45,6 @@ def ids_of(tokens: torch.Tensor) -> torch.Tensor:
 
 
 def is_flagged(tokens: torch.Tensor) -> torch.Tensor:
-    """Returns whether the attention mask flags each token."""
     return tokens & FLAG > 0
 
 

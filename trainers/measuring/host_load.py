@@ -104,7 +104,6 @@ def host_fields(windows: Sequence[Sequence[HostSampled | None]]) -> Any:
 
 
 def _by_node(window: Sequence[HostSampled | None]) -> list[list[HostSampled]]:
-    """Returns the samples grouped by node."""
     nodes: dict[str, list[HostSampled]] = {}
     for sample in window:
         if sample is not None and sample.wall_s > 0:

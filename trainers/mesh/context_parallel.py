@@ -165,7 +165,6 @@ class ContextParallel:
 
     @staticmethod
     def mask_in_effect(models: Sequence[Model]) -> AttentionMask:
-        """Returns the mask of the model's attention."""
         share: Share | None = getattr(models[0].module.config, SHARE, None)
         return "causal" if share is None else share.mask
 

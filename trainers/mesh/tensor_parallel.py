@@ -121,7 +121,6 @@ class TensorParallel:
                 yield tuple(offsets), part.tensor.narrow(cut.dim, start - first, stop - start)
 
     def is_cut(self, name: str) -> bool:
-        """Returns whether ranks hold different parts of the parameter `name`."""
         return name in self._cuts
 
     def sum_replicated(self, gradients: Iterable[tuple[str, torch.Tensor | None]], device: torch.device) -> None:
@@ -235,7 +234,6 @@ def _before(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., Any
 
 
 def _after(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., Any]:
-    """Returns a hook that changes a module's output."""
     return lambda _module, _args, output: change(output)
 
 

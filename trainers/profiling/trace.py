@@ -78,7 +78,6 @@ def step_sums(
 
 
 def has_kernels(trace: Mapping[str, Any]) -> bool:
-    """Returns whether the trace contains work of a device."""
     return any(event.get("cat") == "kernel" for event in trace["traceEvents"])
 
 

@@ -181,7 +181,6 @@ def check_written(folder: Path, file: StoredFile) -> None:
 
 
 def step_of(path: Path) -> int:
-    """Returns the number of steps after which the checkpoint in folder `path` was written."""
     return _order(path)[0]
 
 

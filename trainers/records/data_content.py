@@ -32,7 +32,6 @@ class DataContent:
 
     @property
     def is_hashed(self) -> bool:
-        """Whether the hash of every file is known."""
         return all(file.sha256 for file in self.files)
 
     @property
@@ -71,5 +70,4 @@ class DataContent:
         return self.key == other.key and all(old == new or not (old and new) for old, new in hashes)
 
     def has_times_of(self, now: "DataContent") -> bool:
-        """Returns whether no file was modified since."""
         return [file.modified_ns for file in self.files] == [file.modified_ns for file in now.files]

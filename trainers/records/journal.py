@@ -72,7 +72,6 @@ class StudyHeader:
 
     @property
     def title(self) -> str:
-        """The study's name, what it searches and on which devices, in one line."""
         return f"{self.name}: {self.recipes[0].label}, on {self.cluster.label_under(self.cap_gib)}"
 
 
@@ -178,7 +177,6 @@ class TrialStart:
 
     @property
     def is_gate(self) -> bool:
-        """Whether the trial only runs the numerics gate."""
         return not self.micro_batches and self.profiles is None
 
 

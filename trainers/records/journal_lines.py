@@ -157,7 +157,6 @@ def record(path: str | os.PathLike[str], entry: Line, *, must_exist: bool = Fals
 
 
 def now() -> str:
-    """Returns the current time in the journal's format."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
 
 

@@ -200,7 +200,6 @@ class Measurement:
 
     @property
     def global_batch(self) -> int:
-        """Number of sequences in one optimizer step, over all ranks."""
         return self.batch.global_batch(self.layout)
 
     @property
@@ -247,7 +246,6 @@ class Measurement:
 
 
 def identity_of(recipe: Recipe, layout: Layout, batch: BatchPoint, repeat: int = 0) -> str:
-    """Returns the id of a measurement with these values."""
     return _identity((recipe.id, layout.id, batch.micro_batch, batch.grad_accum, repeat))
 
 

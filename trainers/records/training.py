@@ -74,7 +74,6 @@ class TrainingPhase:
 
     @property
     def global_batch(self) -> int:
-        """Number of sequences in one optimizer step."""
         return self.batch.global_batch(self.layout)
 
 
@@ -130,7 +129,6 @@ class TrainingPlan:
         return next((phase for phase in self.phases if tokens < phase.end_tokens), None)
 
     def tokens_per_step(self, phase: TrainingPhase) -> int:
-        """Returns the number of tokens in one optimizer step of `phase`."""
         return phase.global_batch * self.recipe.seq_len
 
     @property
@@ -221,7 +219,6 @@ class Steps:
 
     @property
     def last_step(self) -> int:
-        """Number of the last step."""
         return self.first_step + len(self.losses) - 1
 
     @property

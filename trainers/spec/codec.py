@@ -319,6 +319,5 @@ _KINDS = {list: "a list", str: "a text", type(None): "null", bool: "true or fals
 
 
 def shortened(value: Any) -> str:
-    """Returns the value's `repr`, cut to 80 characters."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -58,7 +58,6 @@ class Layout(LayoutAxes):
 
     @functools.cached_property
     def id(self) -> str:
-        """Hash of the fields that define the layout."""
         return _identity(self)
 
     @property
@@ -72,7 +71,7 @@ class Layout(LayoutAxes):
 
     @property
     def complexity_rank(self) -> tuple[int, ...]:
-        """Measures of the layout's distance from a plain training loop, the most important first; smaller is simpler."""
+        """Measures of the distance from a plain training loop, the most important first; smaller is simpler."""
         split = math.prod(self.above_one(MODEL_PARALLEL).values())
         states = (int(self.offload != "none"), int(self.checkpointing != "none"))
         return (split, *states, self.rules.complexity_rank, self.zero_stage)

@@ -272,7 +272,6 @@ class LayoutAxes:
     )
 
     def is_set(self, axis: str) -> bool:
-        """Returns whether `axis` differs from its default."""
         return getattr(self, axis) != defaults_of(LayoutAxes).get(axis)
 
     @functools.cached_property
@@ -294,7 +293,6 @@ class LayoutAxes:
         return math.prod([getattr(self, name) for name in CUTTING[cut]])
 
     def above_one(self, degrees: Iterable[str]) -> dict[str, int]:
-        """Returns the values of the given degrees that are above 1."""
         return {name: value for name in degrees if (value := getattr(self, name)) > 1}
 
     def in_words(self, degrees: Iterable[str]) -> str:
@@ -348,7 +346,6 @@ class LayoutAxes:
 
     @property
     def activation_budget(self) -> float:
-        """Share of activations that compiled code may keep; 1 unless `checkpointing` is a budget."""
         return activation_budget(self.checkpointing)
 
     @property
@@ -376,7 +373,6 @@ class LayoutAxes:
         return words_by_axis
 
     def _is_shown(self, axis: str) -> bool:
-        """Returns whether labels name the value of `axis`."""
         return self.is_set(axis)
 
 

@@ -149,7 +149,6 @@ class ModelSpec(ModelSizes):
 
     @property
     def norm_start(self) -> float:
-        """Initial value of a norm's weight."""
         return architecture_of(self.architecture).norm_start
 
     @property
@@ -159,7 +158,6 @@ class ModelSpec(ModelSizes):
 
     @property
     def blocks(self) -> tuple[tuple[BlockKind, int], ...]:
-        """The kinds of its blocks, each with the number of blocks of the kind."""
         return blocks_of(self)
 
     def over_blocks(self, ask: Callable[[BlockKind], Number]) -> Number:
@@ -179,7 +177,6 @@ class ModelSpec(ModelSizes):
 
     @property
     def embedding_parameters(self) -> int:
-        """Number of parameters outside the blocks: embeddings, positions, head, first and last norm."""
         return architecture_of(self.architecture).embedding_parameters(self)
 
     @property

@@ -131,7 +131,6 @@ def _refuse_experts(config: Mapping[str, Any], name: str, with_experts: Sequence
 
 @functools.cache
 def _with_experts() -> tuple[str, ...]:
-    """Returns the names of architectures with experts."""
     return tuple(name for name in architectures.names() if "num_experts" in architecture_of(name).config_keys)
 
 

@@ -82,7 +82,6 @@ class ModelSizes:
 
     @property
     def head_dim(self) -> int:
-        """Width of one attention head."""
         return self.head_width or self.hidden_size // self.num_heads
 
     @property

@@ -31,5 +31,4 @@ def held_bytes(num_weights: int, value_bytes: float) -> float:
 
 
 def is_quantised(name: str) -> bool:
-    """Returns whether the named parameter is a part of a weight in NF4."""
     return name.endswith((f".{CODES}", f".{SCALES}", f".{FACTORS}"))

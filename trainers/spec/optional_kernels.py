@@ -30,7 +30,6 @@ class OptionalKernel:
 
     @property
     def requirement(self) -> str:
-        """The requirement as pip takes it."""
         return f"{self.package}[cu13]{self.version}"
 
     @property

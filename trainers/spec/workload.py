@@ -41,7 +41,6 @@ class Workload:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Environment variables set for it, by name."""
         return dict(_pairs(self.environment))
 
     @property

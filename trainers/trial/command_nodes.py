@@ -116,7 +116,6 @@ class NodeTree:
         return {"code": code, "gib": self._tree.memory_gib(), "steps": steps, "wrong": ""}
 
     def text(self) -> str:
-        """Returns what the command printed on this node."""
         return "" if self._tree is None else self._tree.text()
 
     def close(self) -> None:

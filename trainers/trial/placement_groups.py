@@ -30,7 +30,6 @@ def remove_of_the_dead(job_id: str) -> int:
 
 
 def remove_all(job_id: str) -> int:
-    """Removes all groups of a job; returns their number."""
     return _remove(lambda group: _is_of(group, job_id))
 
 

@@ -216,7 +216,6 @@ class Recorder:
         return entry.outcome.value
 
     def _placed(self, trial_id: str, entry: Measurement) -> Measurement:
-        """Returns the measurement with the nodes' addresses and the trials beside it."""
         beside = tuple(sorted(self._beside.get(trial_id, ())))
         return dataclasses.replace(entry, addresses=tuple(self._addresses.get(trial_id, ())), beside=beside)
 

@@ -79,7 +79,6 @@ class TrialWorker:
         self.matmul_peak_tflops = job.matmul_peak_tflops
 
     def _call_recorder(self, method: str, *arguments: Any, limit_s: float = recorder.ANSWER_S) -> Any:
-        """Returns the result of a method of the study's recorder; see `trainers.trial.recorder.call`."""
         return recorder.call(self._recorder, method, *arguments, limit_s=limit_s)
 
     def gather(self, value: Any) -> list[Any]:

@@ -18,7 +18,6 @@ class Matrix:
 
     @property
     def values(self) -> int:
-        """Number of parameters of all of them."""
         return self.rows * self.width * self.count
 
 

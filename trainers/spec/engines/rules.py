@@ -180,7 +180,7 @@ class EngineRules:
             yield from axis.needs(layout, cluster)
 
     def depth_refusals(self, recipe: Recipe, layout: LayoutAxes) -> Iterator[str]:
-        """Yields a sentence for each axis that counts at least as many blocks as the model or its smallest stage has."""
+        """Yields a sentence for each axis that counts no fewer blocks than the model or its smallest stage has."""
         for name, declared in axes_of(type(layout)).items():
             if not declared.counts_blocks or not (value := getattr(layout, name)):
                 continue
