@@ -135,7 +135,7 @@ class SpaceFields:
 
     @property
     def not_in_full(self) -> tuple[str, ...]:
-        """For each reason, a sentence on the axes that are not tried in full."""
+        """A sentence per reason, on the axes that are not tried in full."""
         return tuple(narrowed_sentences(self.narrowed))
 
     @property

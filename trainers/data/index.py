@@ -52,7 +52,7 @@ class TokenIndex:
     skipped: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
     """Number of input documents that were unreadable and left out, by reason."""
     mixture: Mapping[str, float] = dataclasses.field(default_factory=dict[str, float])
-    """For a mixture, the share of tokens by folder."""
+    """Share of tokens by folder, for a mixture."""
     sequence_tokens: int = 0
     """Length of the sequences for which documents were packed, so that none is cut; 0 without packing."""
 

@@ -27,7 +27,7 @@ class SampleWindow:
     chunks: tuple[int, ...]
     """The chunks that contain these samples, in reading order."""
     sequences: npt.NDArray[np.int64]
-    """For each sample, the number of its sequence in the files."""
+    """Number of each sample's sequence in the files."""
 
 
 class EpochOrder:

@@ -16,8 +16,8 @@ from trainers.models.model import Model
 from trainers.spec.recipe import Recipe
 
 Moment = Literal["step", "ahead", "pass"]
-"""When tokens are counted: in all passes of a step, in additional passes before it, or in the forward pass of its only
-micro-batch.
+"""Moment at which tokens are counted: in all passes of a step, in additional passes before the step, or in the forward
+pass of its only micro-batch.
 """
 _RANKS = ("dp_replicate", "dp_shard", "cp")
 """Degrees whose ranks process different tokens of a step."""

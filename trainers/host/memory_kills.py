@@ -24,7 +24,7 @@ class MemoryKills:
     """Memory kills since its creation: of this Ray job's processes on some nodes, and by the kernel on this node."""
 
     def __init__(self, nodes: Collection[str] = ()) -> None:
-        """`nodes` are Ray's node ids; empty for all nodes."""
+        """Selects `nodes`, by Ray's node ids; empty for all nodes."""
         self._nodes = frozenset(nodes)
         self._sees_kernel = not nodes or ray.get_runtime_context().get_node_id() in self._nodes
         self._by_kernel = node.oom_kills()

@@ -61,8 +61,8 @@ class Pipeline:
         hidden_dtype: torch.dtype,
         hooks: PipelineHooks,
     ) -> None:
-        """`models` are this rank's stages, `modules` the same as laid out by the engine. `group` has this pipeline's
-        ranks; stages exchange tensors of `hidden_dtype`.
+        """Creates the pipeline. `models` are this rank's stages, `modules` the same stages as laid out by the engine.
+        `group` has this pipeline's ranks; stages exchange tensors of `hidden_dtype`.
         """
         stages = stages_of_rank(recipe, layout, dist.get_rank(group))
         self._parts = tuple(

@@ -38,8 +38,8 @@ class ScheduledStage(PipelineStage):
         device: torch.device,
         group: Any,
     ) -> None:
-        """`exchanges` returns for a backward pass (True for the step's last one) whether it exchanges gradients.
-        `shapes` are the stage's input and output on the meta device.
+        """Creates the stage. `exchanges` returns whether a backward pass exchanges gradients; its argument is True for a
+        step's last pass. `shapes` are the stage's input and output on the meta device.
         """
         # Torch would gather all FSDP2 units in advance, at stage 3 too, so FSDP2 modules are hidden from it.
         submodule = module if isinstance(module, DistributedDataParallel) else nn.Module()
@@ -112,7 +112,7 @@ class PipelineSchedule:
         num_micro_batches: int,
         scaled: Callable[[torch.Tensor], torch.Tensor],
     ) -> None:
-        """`scaled` scales a micro-batch's mean loss before it is differentiated."""
+        """Creates the schedule. `scaled` scales a micro-batch's mean loss before it is differentiated."""
         self._starts = any(stage.is_first for stage in stages)
         self._ends = any(stage.is_last for stage in stages)
         settings: dict[str, Any] = {"loss_fn": lambda loss, _: scaled(loss), "scale_grads": False}

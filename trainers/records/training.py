@@ -242,11 +242,9 @@ class Validated:
     train_s: float
     wall_s: float
     fullest: tuple[float, ...] = ()
-    """For each block, held-out tokens of its fullest expert over the mean of its experts; empty for models without
-    experts.
-    """
+    """Held-out tokens of each block's fullest expert over the mean of its experts; empty for models without experts."""
     empty: tuple[int, ...] = ()
-    """For each block, the number of experts without any held-out token."""
+    """Number of experts without any held-out token, for each block."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -34,8 +34,8 @@ class Axis:
     default.
     """
     read_back: Literal["always", "if set", "if known"] = "always"
-    """When the value that an engine reports must equal the requested one: always, if the axis is not at its default, or
-    if the engine reports it at all.
+    """Condition under which the value that an engine reports must equal the requested value: none, the axis is not at
+    its default, or the engine reports the axis at all.
     """
     of_some_engines: bool = False
     """Whether only engines whose rules name it have this axis."""

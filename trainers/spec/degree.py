@@ -13,8 +13,8 @@ from trainers.spec.axis import Axis, axis
 from trainers.spec.recipe import Recipe
 
 Cut = Literal["samples", "tokens", "width", "depth", "experts"]
-"""What ranks share out: a batch's sequences, a sequence's tokens, the width of layers, the model's blocks, a block's
-experts.
+"""Object that ranks divide: a batch's sequences, a sequence's tokens, the layers' width, the model's blocks, or a
+block's experts.
 """
 
 
@@ -23,7 +23,7 @@ class Degree(Axis):
     """The declaration of one degree."""
 
     cuts: Cut
-    """What its ranks share out."""
+    """Object that its ranks divide."""
     place: int
     """Position of its ranks in the mesh: ranks of the smallest `place` are neighbours; equal places keep the order of
     declaration.

@@ -22,16 +22,16 @@ class HeldOut:
 
     loss: float
     tokens_of_experts: tuple[tuple[int, ...], ...] = ()
-    """For each block, the number of tokens routed to each expert; empty for a model without experts."""
+    """Number of tokens routed to each expert, for each block; empty for a model without experts."""
 
     @property
     def fullest(self) -> tuple[float, ...]:
-        """For each block, tokens of the fullest expert over the mean."""
+        """Tokens of the fullest expert over the mean, for each block."""
         return tuple(max(tokens) * len(tokens) / sum(tokens) for tokens in self.tokens_of_experts)
 
     @property
     def empty(self) -> tuple[int, ...]:
-        """For each block, the number of experts without a token."""
+        """Number of experts without a token, for each block."""
         return tuple(tokens.count(0) for tokens in self.tokens_of_experts)
 
 
