@@ -1,7 +1,6 @@
 """Checks the product's imports by the contracts in `pyproject.toml` and prints import-linter's report.
 
-    python -m scripts.lint_imports                # of this checkout
-    python -m scripts.lint_imports CHECKOUT       # of another one
+    python -m scripts.lint_imports # of this checkout python -m scripts.lint_imports CHECKOUT # of another checkout
 
 import-linter's own command would read the standard library's `platform` instead. Exit codes: 0; 1 a contract is broken
 or cannot be checked.

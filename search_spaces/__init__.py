@@ -1,5 +1,5 @@
-"""Spaces: what may be tried, a file per model family, each with functions that return a frozen `Space`. A new space is
-a function and a line in `_REGISTRY`; a user's own file, named by its path, needs no line.
+"""Spaces: the recipes and layouts to try, a file per model family, each with functions that return a frozen `Space`. A
+new space is a function and a line in `_REGISTRY`; a user's own file, named by its path, needs no line.
 """
 
 import dataclasses

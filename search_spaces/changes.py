@@ -53,7 +53,7 @@ class AxisChange:
 
 
 def parse(texts: Sequence[str]) -> tuple[AxisChange, ...]:
-    """Reads texts such as "zero_stage=1,2" or "seq_len=8k", where k stands for 1,024.
+    """Reads texts such as "zero_stage=1,2" or "seq_len=8k", where k means 1,024.
 
     Raises:
         ValueError: no "=", an unknown axis (similar names are listed), an axis set twice, or a value of the wrong type.

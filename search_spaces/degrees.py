@@ -13,7 +13,7 @@ from trainers.spec.mesh_rules import division_refusals, pipeline_refusals
 from trainers.spec.recipe import Recipe
 
 Reach = Literal["named", "wide", "all"]
-"""Degrees added to those that a space names: for a search ("named"), for a plan ("wide"), or all possible ones."""
+"""Degrees added to a space's own: for a search ("named"), for a plan ("wide"), or all possible ones."""
 
 
 def with_divisors(

@@ -13,7 +13,7 @@ def replicas_first() -> tuple[str, ...]:
 
 
 def shards_first() -> tuple[str, ...]:
-    """Returns all engines, sharding ones before those with whole replicas only, for models that fill a device."""
+    """Returns all engines, sharding engines before engines with whole replicas only, for models that fill a device."""
     return (*sharding(), *replicating())
 
 
@@ -41,7 +41,7 @@ def adapting() -> tuple[str, ...]:
 
 
 def splitting(order: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns those engines of `order` that support model parallelism."""
+    """Returns the engines of `order` that support model parallelism."""
     split = _engines_where(lambda rules: bool(rules.model_parallel))
     return tuple(name for name in order if name in split)
 

@@ -1,4 +1,4 @@
-"""The space of a user's own function that builds a training step; its axes are those of `--set`."""
+"""The space of a user's own function that builds a training step; its axes come from `--set`."""
 
 from collections.abc import Sequence
 from pathlib import Path

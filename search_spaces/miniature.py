@@ -21,8 +21,8 @@ _DEGREES = (*CUTTING["width"], *CUTTING["depth"], "virtual", *CUTTING["tokens"],
 """Axes that split the model, in the order in which a miniature's layouts vary."""
 
 MOST_FFN = 8.0
-"""Largest ratio of a miniature's feed-forward width to its hidden size, that of Gemma 7B; wider ones do not fit under
-the memory cap. transformers' defaults give such widths to a configuration that states only its hidden size.
+"""Largest ratio of a miniature's feed-forward width to its hidden size, taken from Gemma 7B; wider models do not fit
+under the memory cap. transformers' defaults give such widths to a configuration that states only its hidden size.
 """
 
 _EXPERTS, _CHOSEN = 8, 2

@@ -2,8 +2,8 @@
 
 
 class Reasons:
-    """Reasons why nothing can run. Those of valid layouts count; those of meaningless combinations only if there are no
-    others.
+    """Reasons why nothing can run. Reasons of valid layouts count; reasons of meaningless combinations count only if
+    there are no others.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""`Space`: what may be tried for one model."""
+"""`Space`: the recipes and layouts to try for one model."""
 
 import dataclasses
 import itertools

@@ -38,8 +38,8 @@ class SpaceFields:
     model_parallel_from: int = 2
     """Smallest number of devices with this further product."""
     variations: tuple[Mapping[str, tuple[Any, ...]], ...] = ()
-    """Further products for layouts that do not split the model, whose values replace those of `axes`: values tried one
-    axis at a time (`search_spaces.variations`). Values that an engine lacks are left out silently.
+    """Further products for layouts that do not split the model, whose values replace the values of `axes`: values tried
+    one axis at a time (`search_spaces.variations`). Values that an engine lacks are left out silently.
     """
     narrowed: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
     """The reason, as the end of a sentence, for each axis that has fewer values than a `config.json` gives, or has them

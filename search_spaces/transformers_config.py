@@ -23,7 +23,7 @@ def space_of_config(path: Path, remarks: tuple[str, ...] = ()) -> Space:
     """Returns the space of the model in the `config.json` at `path`.
 
     Length and global batch are the file's `seq_length` and `global_batch_size`; by default 2048 (or the model's number
-    of positions, if smaller) and 512, and `Space.assumption` reports defaults. The axes are those of the built-in
+    of positions, if smaller) and 512, and `Space.assumption` reports defaults. The axes are the same as in the built-in
     spaces. `remarks` are further sentences on the model.
 
     Raises:

@@ -46,7 +46,7 @@ def variations(*kernels: str) -> tuple[dict[str, tuple[Any, ...]], ...]:
     return (
         *({**fastest, "attention": (kernel,)} for kernel in others),
         {**fastest, "checkpointing": ("budget_75", "budget_50", "budget_25", "every_4", "every_2")},
-        # When the host takes no time, the gradient exchange is what remains, so its bucket sizes are varied. A model
+        # When the host takes no time, only the gradient exchange remains, so its bucket sizes are varied. A model
         # compiled whole has its own loss and attention.
         {"attention": ("sdpa",), "compile": ("model",), "loss": ("plain",), "bucket_mib": (0, 100, 256)},
         {**fastest, "cuda_graphs": ("on",), "bucket_mib": (0, 100, 256)},

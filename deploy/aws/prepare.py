@@ -1,6 +1,6 @@
 """Prepares AWS for `ray up`: `python -m deploy.aws.prepare cluster.yaml --ssh-from 203.0.113.7/32`.
 
-Creates what is missing: the cluster's token; a security group that admits its own nodes, and one network to port 22;
+Creates the missing parts: the cluster's token; a security group that admits its own nodes, and one network to port 22;
 and the bucket for MLflow's artifacts. Writes the group's id and the given ids into the cluster file. Launches nothing
 and costs nothing.
 """

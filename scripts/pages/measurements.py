@@ -42,7 +42,7 @@ _SHARDING = {
     ("ddp", "ddp"): "DDP", ("deepspeed", "ddp"): "ZeRO-0", ("deepspeed", "zero1"): "ZeRO-1",
     ("deepspeed", "zero2"): "ZeRO-2", ("deepspeed", "zero3"): "ZeRO-3",
 }  # fmt: skip
-"""Common name by engine and the tables' word for what is sharded."""
+"""Common name by engine and the tables' word for the kind of sharding."""
 _KERNELS = {"quack": "quack loss", "chunked": "chunked", "block": "compiled", "model": "compiled whole"}
 
 

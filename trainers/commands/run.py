@@ -141,7 +141,7 @@ class PointRun:
         """Number of the run's steps that were judged."""
 
     def measured(self) -> tuple[Run, dict[str, Any]]:
-        """Runs the command; returns what was seen, and the figures as fields of a measurement."""
+        """Runs the command; returns the run, and its figures as fields of a measurement."""
         run = follow(self._job, self._start, self._batch, self._judged)
         return run, self._figures(run)
 

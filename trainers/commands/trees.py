@@ -24,7 +24,7 @@ class Tree(Protocol):
         ...
 
     def text(self) -> str:
-        """Returns its output; with several nodes that of the first failed one."""
+        """Returns its output; with several nodes the output of the first failed node."""
         ...
 
     def close(self) -> None:

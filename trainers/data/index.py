@@ -10,7 +10,7 @@ from trainers.spec.codec import from_json, to_json
 
 NAME = "index.json"
 PLAN_NAME = "plan.json"
-"""Name of the file that states what a folder is made from. A folder with this file but no index is unfinished."""
+"""Name of the file that states the sources of a folder. A folder with this file but no index is unfinished."""
 TOKENIZER = "tokenizer"
 """Name of the folder with the tokenizer that made the ids, if `platform.prepare` had one."""
 FORMAT = 1

@@ -1,8 +1,8 @@
 """The state of an engine for resuming a training: its live tensors by canonical name, and counters.
 
-Canonical names and shapes are those of the plain transformers model. A key is a kind of tensor and a parameter's name,
-such as "exp_avg/transformer.wte.weight". Master weights have the kind "weight", weights that do not train "frozen", and
-biases that balance routers, named like the routers, "balance".
+Canonical names and shapes are the plain transformers model's. A key is a kind of tensor and a parameter's name, such as
+"exp_avg/transformer.wte.weight". Master weights have the kind "weight", weights that do not train "frozen", and biases
+that balance routers, named like the routers, "balance".
 """
 
 import dataclasses

@@ -1,1 +1,1 @@
-"""The engines' runtimes; `trainers.spec.engines` has the rules of what they accept."""
+"""The engines' runtimes; the rules of which trainings they accept are in `trainers.spec.engines`."""

@@ -127,7 +127,7 @@ class AccumulatingEngine(abc.ABC):
         phases: tuple[StepPhase, ...],
     ) -> StepResult:
         """Returns a step's result. `losses` are the micro-batches' mean losses, none on a rank that computes none;
-        `phases` are those before the optimizer step.
+        `phases` are the phases before the optimizer step.
         """
         # Micro-batches have the same size, so the sum of their mean losses suffices.
         sequences, length = micro_batches[0].shape

@@ -1,5 +1,5 @@
 """Balances a model's routers over whole steps. Tokens are counted over all micro-batches and ranks of a step, so that
-their division does not change what is trained (`trainers.kernels.balance`).
+the division of a step does not change the training (`trainers.kernels.balance`).
 """
 
 import contextlib

@@ -60,7 +60,7 @@ def ds_config(recipe: Recipe, layout: Layout, batch: BatchPoint) -> dict[str, An
 
 
 def engine_config(recipe: Recipe, layout: Layout) -> dict[str, Any]:
-    """Returns `ds_config` as this project's engine passes it to `deepspeed.initialize`. Batch sizes are those of one
+    """Returns `ds_config` as this project's engine passes it to `deepspeed.initialize`. Batch sizes are for one
     micro-step with one sequence, because each batch point sets its own. The optimizer (torch's fused AdamW or
     transformers' Adafactor) is passed separately, so that nothing has to be compiled.
     """

@@ -32,7 +32,7 @@ def cut(wrapper: Any, parameter: Any) -> tuple[int, int, int, int, tuple[int, ..
 
 
 def cut_modules_from_masters(wrapper: Any, module: nn.Module) -> None:
-    """Fills stage 3's sharded parameters from the master weights, and gathers again those that it keeps whole."""
+    """Fills stage 3's sharded parameters from the master weights, and gathers again its whole parameters."""
     persistent = wrapper.persistent_parameters
     if persistent:
         persistent[0].partition(persistent)

@@ -155,7 +155,7 @@ def load(workload: Workload) -> Callable[[BuildLayout], Callable[[], Any]]:
     """Returns the workload's function. Runs its file, and adds the file's folder to the path.
 
     Raises:
-        ValueError: the file is missing, differs from the one at the search's start, or lacks the function.
+        ValueError: the file is missing, differs from its content at the search's start, or lacks the function.
     """
     where, _, name = workload.build.partition(":")
     path = file_of(workload.build, workload.folder)

@@ -59,10 +59,10 @@ def prepare(model: Model, layout: Layout) -> Model:
     """Applies the layout's loss, checkpointing and compiling to the model in place; returns the model with its new
     units.
 
-    Compiled code includes the checkpoint, the order that torch supports, so that its partitioner knows what is
-    recomputed. A model compiled whole includes its loss, and so does one with a vocabulary cut over ranks. With expert
-    parallelism a block's parts around the experts are compiled, because no graph can contain the exchange of rows; the
-    checkpoint is then outside.
+    Compiled code includes the checkpoint, the order that torch supports, so that its partitioner knows which operations
+    are recomputed. A model compiled whole includes its loss, and so does a model with a vocabulary cut over ranks. With
+    expert parallelism a block's parts around the experts are compiled, because no graph can contain the exchange of
+    rows; the checkpoint is then outside.
     """
     set_activation_budget(layout.activation_budget)
     if layout.mlp != "plain":
@@ -172,8 +172,8 @@ class _KeepsProducts:
 
 
 def _is_thin(operation: Any, operands: tuple[Any, ...]) -> bool:
-    """Returns whether the operation is a thin product, such as an adapter's second one: its output is as large to keep
-    as its layer's, and cheap to compute.
+    """Returns whether the operation is a thin product, such as an adapter's second product: its output is as large to
+    keep as its layer's, and cheap to compute.
     """
     if operation is not _OPS.aten.mm.default:
         return False

@@ -34,7 +34,7 @@ def state_dtype(recipe: Recipe) -> torch.dtype:
 
 
 def model_dtype(recipe: Recipe) -> torch.dtype:
-    """Returns the storage type of the model's own parameters: the states' type, or that of the products if adapters
+    """Returns the storage type of the model's own parameters: the states' type, or the products' type if adapters
     train.
     """
     return half_dtype(recipe) or torch.float32 if recipe.adapter_rank else state_dtype(recipe)

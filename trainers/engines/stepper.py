@@ -20,7 +20,7 @@ Ability = TypeVar("Ability")
 
 
 class MissingAbilityError(InputError):
-    """The engine lacks an ability that is needed; the sentence states what needs it, and the methods to add."""
+    """The engine lacks an ability that is needed; the sentence names the feature and the methods to add."""
 
 
 class Stepper(Protocol):
@@ -40,8 +40,8 @@ class Stepper(Protocol):
 
         Each of `micro_batches` is int64 [micro_batch, seq_len + 1] on the device, equal on ranks with the same
         data-parallel coordinate; under a document or prefix mask some tokens carry a flag (`trainers.data.flags`). The
-        gradient is that of the mean loss over all micro-batches and data-parallel ranks, clipped. The result is this
-        rank's; the caller combines ranks, so that no collective is added.
+        gradient is the gradient of the mean loss over all micro-batches and data-parallel ranks, clipped. The result is
+        this rank's; the caller combines ranks, so that no collective is added.
         """
         ...
 
@@ -64,7 +64,7 @@ class HasSettings(Protocol):
 
 @runtime_checkable
 class HasTrainingState(Stepper, Protocol):
-    """Gives its state away and continues from another one, for the numerics gate and trainings."""
+    """Exports its state and continues from another state, for the numerics gate and trainings."""
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """Sets the learning rate from the next optimizer step on."""
@@ -87,7 +87,7 @@ class HasTrainingState(Stepper, Protocol):
 
     def adopt(self, counters: "Counters") -> None:
         """Continues from the state written into `training_state` and from these counters; a collective. Call it before
-        the first step; later steps equal those of the saved engine.
+        the first step; later steps equal the saved engine's steps.
         """
         ...
 

@@ -115,7 +115,7 @@ class TorchEngine(AccumulatingEngine):
         return state_dtype(self.recipe)
 
     def _exchanges(self, module: nn.Module, last: bool) -> bool:
-        """Prepares a stage's backward pass; `last` is true for a step's last one. Returns whether it exchanges
+        """Prepares a stage's backward pass; `last` is true for a step's last pass. Returns whether it exchanges
         gradients.
 
         Raises:

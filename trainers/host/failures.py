@@ -1,4 +1,4 @@
-"""Classifies what ended a trial by its cause: exceptions in, outcome out. Runs in the trial's own process."""
+"""Maps the exception that ended a trial to the trial's outcome. Runs in the trial's own process."""
 
 import dataclasses
 import re

@@ -31,7 +31,9 @@ class MemoryKills:
         self._by_monitor = set(_by_monitor(self._nodes))
 
     def since(self, wait_s: float = LATE_S) -> str:
-        """Returns a clause on who killed what, waiting up to `wait_s` seconds for it; "" if nothing was killed."""
+        """Returns a clause with the killer and the killed process, waiting up to `wait_s` seconds for it; "" if nothing
+        was killed.
+        """
         until_s = time.monotonic() + wait_s
         while not (clause := self._clause()) and time.monotonic() < until_s:
             time.sleep(_POLL_S)

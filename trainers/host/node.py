@@ -133,7 +133,7 @@ def _held() -> list[dict[str, Any]]:
 
 
 def is_of_this_node(index: int, uuid: str) -> bool:
-    """Returns whether the GPU is among those that this node gave to Ray; NVML lists all GPUs of the machine."""
+    """Returns whether this node gave the GPU to Ray; NVML lists all GPUs of the machine."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return True

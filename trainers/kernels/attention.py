@@ -13,8 +13,8 @@ Sequences that are not longer than the window have no mask.
 
 A rank may compute a `Share` of attention: its tensor-parallel heads for its context-parallel positions. Keys and values
 of all positions are then gathered, and masks and biases follow positions; or heads are exchanged for positions
-(`trainers.kernels.whole_sequences`), and masks and biases are those of whole sequences. A document or prefix mask
-differs between sequences: the `Spans` of the current micro-batch, held by the `Share`, replace the causal mask, in
+(`trainers.kernels.whole_sequences`), and masks and biases are for whole sequences. A document or prefix mask differs
+between sequences: the `Spans` of the current micro-batch, held by the `Share`, replace the causal mask, in
 transformers' eager attention too.
 """
 
@@ -46,7 +46,7 @@ SHARE = "attention_share"
 
 @dataclasses.dataclass(kw_only=True, eq=False)
 class Share:
-    """The part of a model's attention that one rank computes."""
+    """The part of a model's attention that a rank computes."""
 
     num_heads: int
     """Number of heads of the whole model."""
@@ -55,7 +55,7 @@ class Share:
     tokens: torch.Tensor | None = None
     """Positions of this rank's tokens in their sequence, int64 on the device; None if it has all of them."""
     queries: torch.Tensor | None = None
-    """Positions of the queries, which are those of its tokens; None if queries are of whole sequences."""
+    """Positions of the queries, equal to its tokens' positions; None if queries are of whole sequences."""
     keys: torch.Tensor | None = None
     """Positions of all tokens, in the order in which the ranks of `group` gather them; None if that is sequence order.
     """

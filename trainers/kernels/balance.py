@@ -52,7 +52,7 @@ def balance_in_effect(routers: list[nn.Module]) -> str:
 
 
 class _WithLoss(torch.autograd.Function):
-    """Returns probabilities [tokens, experts] unchanged, and adds the balance loss's gradient to theirs."""
+    """Returns probabilities [tokens, experts] unchanged, and adds the balance loss's gradient to their gradient."""
 
     @staticmethod
     def forward(ctx: Any, probabilities: Tensor, load: Tensor, scale: Tensor) -> Tensor:

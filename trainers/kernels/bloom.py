@@ -66,7 +66,7 @@ class _BloomKernels(FamilyKernels):
                 module.flex_options = flex_options_of(attention)  # pyright: ignore[reportArgumentType]
 
     def share_attention(self, module: Any, share: Share) -> None:
-        """Makes an attention module compute `share`; ALiBi's slopes are those of its heads in the whole model."""
+        """Makes an attention module compute `share`; its heads keep their ALiBi slopes of the whole model."""
         module.share = share
         if isinstance(module, AlibiAttention):
             module.score_mod = alibi_score(share)

@@ -41,9 +41,9 @@ def static(function: Callable[..., Any], *, any_size: bool = False) -> Any:
 
 
 def set_activation_budget(share: float) -> None:
-    """Lets code compiled from now on save that share of its activations; the partitioner recomputes the rest, those
-    with the fewest FLOPs first (torch's `activation_memory_budget`). Resets compiled code of an earlier engine with
-    another budget.
+    """Lets code compiled from now on save that share of its activations; the partitioner recomputes the rest,
+    activations with the fewest FLOPs first (torch's `activation_memory_budget`). Resets compiled code of an earlier
+    engine with another budget.
     """
     if "torch._functorch.config" not in sys.modules and share == 1:
         return

@@ -42,7 +42,7 @@ def use_experts(
 
     With `balanced_tokens` (the tokens of a sequence) all experts get equally many tokens, up to one. The assignment is
     drawn once for each block and position in a sequence, so that neither micro-batch nor ranks change it. The weights
-    stay those of the router's own choice.
+    stay the weights of the router's own choice.
     """
     # Measuring imports this module without transformers.
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
@@ -217,7 +217,7 @@ def _autocast_dtype(tensor: Tensor) -> torch.dtype | None:
 
 def _permuted(rows: Tensor, order: Tensor, places: Tensor, copies: int) -> Tensor:
     """Returns rows [n x copies, width] in `order`, which contains each of the n rows `copies` times. `places` is the
-    inverse of `order`. The gradient is a sum in a fixed order, unlike that of indexing.
+    inverse of `order`. The gradient is a sum in a fixed order; the gradient of indexing has no fixed order.
     """
     apply: Any = _Permuted.apply
     return apply(rows, order, places, copies)

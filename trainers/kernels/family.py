@@ -23,7 +23,7 @@ class FamilyKernels:
         setattr(module, "share", share)  # noqa: B010  # torch types all attributes as tensors or modules
 
     def fuse_mlp(self, model: nn.Module) -> None:
-        """Replaces the feed-forward modules by those of `trainers.kernels.mlp`."""
+        """Replaces the feed-forward modules by modules of `trainers.kernels.mlp`."""
 
     def attention_in_effect(self, model: nn.Module, configured: str) -> str:
         """Returns the layout's name for the attention that `model` runs; its configuration has `configured`."""

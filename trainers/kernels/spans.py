@@ -54,7 +54,7 @@ def is_label(tokens: torch.Tensor) -> torch.Tensor:
 
 
 def spans_of(tokens: torch.Tensor, mask: AttentionMask, queries: torch.Tensor | None) -> Spans:
-    """Returns the spans of int64 [batch, seq_len] flagged tokens, or only of those at positions `queries`."""
+    """Returns the spans of int64 [batch, seq_len] flagged tokens, or only of the tokens at positions `queries`."""
     places = torch.arange(tokens.shape[1], device=tokens.device)
     flags = is_flagged(tokens)
     first = torch.zeros_like(tokens)

@@ -1,5 +1,5 @@
 """Attention over whole sequences on ranks that each have a part of them. An all-to-all gives a rank some heads of all
-tokens, a second one returns its tokens (DeepSpeed Ulysses, arXiv 2309.14509, section 3).
+tokens, a second all-to-all returns its tokens (DeepSpeed Ulysses, arXiv 2309.14509, section 3).
 
 Ranks have consecutive parts of a sequence, so exchanged tensors are in sequence order and attention is plain.
 """

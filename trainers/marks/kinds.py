@@ -1,6 +1,6 @@
 """Classifies a piece of a trace, first by the named range around it, then by the names of operations and kernels.
 
-Names are those of torch 2.11 to 2.13 on CPUs, and of cuBLAS, CUTLASS, NCCL, FlashAttention and Inductor on CUDA.
+Names come from torch 2.11 to 2.13 on CPUs, and of cuBLAS, CUTLASS, NCCL, FlashAttention and Inductor on CUDA.
 """
 
 import functools
@@ -40,7 +40,7 @@ _PRODUCT_KERNEL = re.compile(
     r"gemm|gemv|nvjet|cutlass|xmma|cublas|splitk|s\d+_tensorop|triton_tem_fused_\w*mm", re.IGNORECASE
 )
 _OPERATION = re.compile(r"(?!autograd::|torch::|c10d::|_c10d_functional::|profiler::)[a-z_][a-z0-9_]*::\w")
-"""Operations of a dispatcher's library, except those that only wait for or enclose others."""
+"""Operations of a dispatcher's library, except operations that only wait for or enclose others."""
 
 
 def computes(operation: str) -> bool:
@@ -51,7 +51,7 @@ def computes(operation: str) -> bool:
 def kind_of(kernel: str, around: Sequence[str], *, forward: Sequence[str] = (), is_head: bool = False) -> Kind:
     """Returns the kind of a kernel, or of a piece of a CPU's operation.
 
-    `around` are the names of the ranges and operations that enclose its launch, innermost last. `forward` are those
+    `around` are the names of the ranges and operations that enclose its launch, innermost last. `forward` are the names
     around the forward operation, if this is its backward pass. `is_head` marks a product over the vocabulary.
     """
     # On a CPU a thread waits within the exchange's range while a thread of gloo communicates.

@@ -121,7 +121,7 @@ def speed_fields(
     counts_flops: bool = True,
 ) -> Any:
     """Returns times and throughput of a batch point as fields of its measurement. `peak` is the measured matmul peak in
-    TFLOP/s; FLOPs, those of the recipe's model, are left out without `counts_flops`.
+    TFLOP/s; the FLOPs of the recipe's model are left out without `counts_flops`.
     """
     recipe, datasheet = job.recipe, job.datasheet_peak_tflops
     full = [window.full_s(batch, accum) for window in windows]

@@ -3,7 +3,7 @@ of each weight.
 
 Gradients are read from the optimizer's first moment m, which every engine has by canonical name, after clipping,
 summation and averaging: each step sets m to beta1 * m + (1 - beta1) * gradient. Sketches are linear, so a gradient's
-sketch follows from those of two moments.
+sketch follows from the sketches of two moments.
 """
 
 import base64

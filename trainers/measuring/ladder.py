@@ -1,4 +1,4 @@
-"""Pure arithmetic for a trial's ladder of batch points: the memory of the next one, and the time of a full step."""
+"""Pure arithmetic for a trial's ladder of batch points: the memory of the next point, and the time of a full step."""
 
 import math
 from collections.abc import Sequence
@@ -16,11 +16,12 @@ SURE_GROWTH = 0.9
 (`docs/measurements`, BLOOM 7b1).
 """
 AGAIN = 0.5
-"""Time of a batch point's first step relative to that of the trial's first batch point. Compiling took a median of 5.7
-s in 113 later batch points on H100 and H200, and 13.1 s in 153 first ones (column compile_s of docs/measurements).
+"""Time of a batch point's first step relative to the first step of the trial's first batch point. Compiling took a
+median of 5.7 s in 113 later batch points on H100 and H200, and 13.1 s in 153 first ones (column compile_s of
+docs/measurements).
 """
 SHORT_ACCUM = 3
-"""Number of micro-steps in a timed step that stands for a longer one: a first, a middle and a last one, for
+"""Number of micro-steps in a timed step that replaces a longer step: a first, a middle and a last micro-step, for
 `step_time_s`. Two suffice for memory, but one does not: accumulated gradients beside activations exceed its peak.
 """
 
@@ -64,7 +65,7 @@ def predict_gib(
 def misfits(
     job: Job, memory_points: Sequence[MemoryPoint], rungs: Sequence[BatchPoint], limit_gib: float
 ) -> list[Measurement]:
-    """Returns those of `rungs` whose predicted peak exceeds `limit_gib`, as skipped measurements with the reason."""
+    """Returns the `rungs` whose predicted peak exceeds `limit_gib`, as skipped measurements with the reason."""
     skipped: list[Measurement] = []
     for batch in rungs:
         needs_gib = predict_gib(memory_points, batch.micro_batch, job.predicted_gib)
@@ -112,7 +113,7 @@ def best_above_tokens_per_s(tokens_per_s: float, micro_batch: int, largest: int)
 
 def may_begin(left_s: float, before: Measurement | None) -> bool:
     """Returns whether a batch point may start with `left_s` seconds left for the trial: whether its steps, estimated
-    from those of the previous batch point, fit. Each micro-batch is compiled anew, the trial's first one for longest.
+    from the previous batch point's steps, fit. Each micro-batch is compiled anew, the trial's first one for longest.
     """
     if before is None or not before.step_times_s:
         return left_s >= 0

@@ -1,9 +1,9 @@
 """Count-sketches of an engine's tensors, to compare the tensors of two layouts without storing or sending them whole.
 
 Each value of a tensor is added, with a sign, to one of `BUCKETS` sums; sign and bucket follow from its index in the
-canonical tensor. So sketches of a tensor's parts on several ranks add up to that of the whole, sketches are linear, and
-a sketch's squared length estimates the tensor's (Charikar et al., "Finding frequent items in data streams", 2002). The
-sums are folded to `KEPT` for the journal, which gives the difference of two tensors to within about 6 %.
+canonical tensor. So sketches of a tensor's parts on several ranks add up to the whole tensor's sketch, sketches are
+linear, and a sketch's squared length estimates the tensor's (Charikar et al., "Finding frequent items in data streams",
+2002). The sums are folded to `KEPT` for the journal, which gives the difference of two tensors to within about 6 %.
 """
 
 import math

@@ -178,7 +178,7 @@ def _free_since(moment_ns: int, freed: int, allocations: list[Allocation]) -> No
 
 def _in_order(changes: Sequence[AllocationChange]) -> Iterator[AllocationChange]:
     """Yields the changes in their true order. Recorded times are slightly late, and a thread may be interrupted in
-    between; the next change is the one whose size explains the allocator's total.
+    between; the next change is the change whose size explains the allocator's total.
     """
     by_thread: dict[int, deque[AllocationChange]] = {}
     for allocation_change in changes:

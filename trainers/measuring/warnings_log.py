@@ -14,7 +14,7 @@ _watching = False
 
 
 def watch() -> None:
-    """Records warnings from now on: those of `warnings`, and log records of level WARNING or above.
+    """Records warnings from now on: Python's `warnings`, and log records of level WARNING or above.
 
     Warnings stay visible as before, so none under PYTHONWARNINGS=ignore, which workers have. Messages that C++ code
     writes to standard error are not recorded.

@@ -150,7 +150,7 @@ class ContextParallel:
 
     @staticmethod
     def exchange_in_effect(models: Sequence[Model]) -> CpExchange:
-        """Returns what context-parallel ranks exchange, read from the model's attention."""
+        """Returns the objects that context-parallel ranks exchange, read from the model's attention."""
         share: Share | None = getattr(models[0].module.config, SHARE, None)
         return "all_to_all" if share is not None and share.exchanges_heads else "gather"
 

@@ -1,7 +1,7 @@
 """Expert parallelism: each rank of a group has some experts of every block, and computes for them the rows of all the
 group's tokens (arXiv 2006.16668, section 3).
 
-The ranks of a group are neighbours among those that share one copy of the model. A rank holds its experts as plain
+The ranks of a group are neighbours among the ranks that share one copy of the model. A rank holds its experts as plain
 parameters, which FSDP2 shards over the ranks that have the same experts; all other parameters are sharded over all
 ranks. Rows go to the experts' ranks and back inside a block (`trainers.kernels.experts`).
 
@@ -78,8 +78,8 @@ class ExpertParallel:
 
 
 def experts_of(model: Model, unit: nn.Module | None = None) -> Iterator[tuple[str, nn.Module]]:
-    """Yields each block's module of experts with its name in the plain model; only that of the block in `unit`, if
-    given.
+    """Yields each block's module of experts with its name in the plain model; only the module of the block in `unit`,
+    if given.
     """
     family = architecture_of(model.spec.architecture)
     if not isinstance(family, WithExperts):

@@ -40,7 +40,8 @@ class PipelineHooks:
     computing: Callable[[], AbstractContextManager[Any]]
     """Returns the context of a forward pass."""
     exchanges: Callable[[nn.Module, bool], bool]
-    """Prepares a stage's backward pass (True for the step's last one); returns whether the pass exchanges gradients."""
+    """Prepares a stage's backward pass (True for the step's last pass); returns whether the pass exchanges gradients.
+    """
     scaled: Callable[[torch.Tensor], torch.Tensor]
     """Scales a micro-batch's mean loss before it is differentiated."""
 

@@ -38,8 +38,8 @@ class ScheduledStage(PipelineStage):
         device: torch.device,
         group: Any,
     ) -> None:
-        """Creates the stage. `exchanges` returns whether a backward pass exchanges gradients; its argument is True for a
-        step's last pass. `shapes` are the stage's input and output on the meta device.
+        """Creates the stage. `exchanges` returns whether a backward pass exchanges gradients; its argument is True for
+        a step's last pass. `shapes` are the stage's input and output on the meta device.
         """
         # Torch would gather all FSDP2 units in advance, at stage 3 too, so FSDP2 modules are hidden from it.
         submodule = module if isinstance(module, DistributedDataParallel) else nn.Module()

@@ -198,7 +198,7 @@ class TensorParallel:
             model.head.register_forward_pre_hook(_before(self._gather_folded), with_kwargs=True)
 
     def _cut_tokens(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Returns this rank's tokens, folded, from those of all ranks."""
+        """Returns this rank's tokens, folded, from the tokens of all ranks."""
         self._sequences = hidden.shape[:2]
         return self._folded(take_part(hidden.flatten(0, 1), 0, self._group))
 

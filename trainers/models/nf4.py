@@ -27,7 +27,7 @@ _PAIRS = "nf4_pairs"
 
 def quantised(weight: torch.Tensor) -> dict[str, torch.Tensor]:
     """Returns the parts of a weight [rows, width] by name; needs memory for these and a few pieces. Parts are NaN if
-    all scales of a factor equal the mean, as those of zeros do.
+    all scales of a factor equal the mean, as with weights that are all zero.
     """
     dtype, blocks = weight.dtype, weight.reshape(-1, BLOCK)
     scales = blocks.abs().amax(1)
@@ -113,8 +113,8 @@ def is_in_nf4(layer: nn.Module) -> bool:
 
 
 def multiply(factors: torch.Tensor, factor: float, *, offset: int, length: int) -> None:
-    """Multiplies a weight by `factor` in place, through its factors and mean. `factors` are those from `offset` on, of
-    `length` values.
+    """Multiplies a weight by `factor` in place, through its factors and mean. `factors` are the `length` factors from
+    `offset` on.
     """
     mean = max(0, length - 1 - offset)
     factors[:mean].div_(factor)

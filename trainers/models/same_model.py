@@ -59,7 +59,7 @@ def _values(spec: ModelSpec) -> dict[str, Any]:
         and not key.startswith("summary_")
     }
     for field, keys in architecture_of(spec.architecture).config_keys.items():
-        if keys[0] not in _UNUSED:  # some are read although not declared; null stands for a derived size
+        if keys[0] not in _UNUSED:  # some are read although not declared; null means a derived size
             values[keys[0]] = spec.head_dim if field == "head_width" else getattr(spec, field)
     kinds = {value for key, value in _flat("", values) if key.endswith(".rope_type")}
     if kinds and kinds.issubset(_WITHOUT_LENGTH):

@@ -1,4 +1,4 @@
-"""Reads torch.profiler's Chrome trace: what ran on the device, of which kind, in which part of a step.
+"""Reads from torch.profiler's Chrome trace the work on the device, by kind and by part of a step.
 
 On CUDA it reads CUPTI's records of the device; a kernel's launch, found by its correlation id, gives the operations and
 ranges that it belongs to. On a CPU it reads the operations themselves: each moment belongs to the innermost operation

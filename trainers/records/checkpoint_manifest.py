@@ -145,7 +145,7 @@ class Manifest:
 def _tiles(shape: tuple[int, ...], chunks: tuple[StoredChunk, ...]) -> bool:
     """Returns whether the boxes cover the shape, each value exactly once.
 
-    This holds if and only if the signed corners of all boxes add up to those of the whole: these sums are the
+    This holds if and only if the signed corners of all boxes add up to the corners of the whole: these sums are the
     differences, along every dimension, of the number of boxes that cover a position.
     """
     corners: Counter[tuple[int, ...]] = Counter()

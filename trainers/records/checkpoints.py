@@ -81,7 +81,7 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def _format_of(data: bytes) -> int | None:
-    """Returns the format stated by a manifest without a checksum, as those of the first format are; None if it states
+    """Returns the format stated by a manifest without a checksum, like manifests of the first format; None if it states
     none.
     """
     try:
@@ -109,7 +109,7 @@ def newest(folder: Path) -> Path | None:
 def newest_whole(
     folder: Path, look: Callable[[Path], Damage | None], paths: Iterable[Path] | None = None
 ) -> tuple[Path | None, list[Damage]]:
-    """Returns the first of the checkpoints `paths` (default: those in `folder`, newest first) for which `look` finds no
+    """Returns the first of the checkpoints `paths` (default: all in `folder`, newest first) for which `look` finds no
     damage, and the damaged ones before it; None if there is no checkpoint.
 
     Raises:
@@ -170,7 +170,7 @@ def check_written(folder: Path, file: StoredFile) -> None:
     """Reads a newly written file back, from the disk if the system allows it.
 
     Raises:
-        ValueError: its content differs from what was written.
+        ValueError: its content differs from the written content.
     """
     descriptor = os.open(folder / file.name, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -186,7 +186,7 @@ def step_of(path: Path) -> int:
 
 def set_aside(path: Path) -> None:
     """Renames the manifest of the damaged checkpoint in folder `path`, so that driver and workers agree on the previous
-    one; its files stay until a newer one is complete.
+    checkpoint; its files stay until a newer checkpoint is complete.
     """
     with contextlib.suppress(OSError):  # another user's or a full disk; it is then found damaged each time
         (path / MANIFEST).replace(path / _SET_ASIDE)

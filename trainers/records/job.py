@@ -121,12 +121,12 @@ class Job:
     runs_one: bool = False
     """Whether its first batch point runs even if it is too late to start one."""
     finds_largest: bool = False
-    """Whether to search a command's batch points for the largest that fits, and measure only that one."""
+    """Whether to search a command's batch points for the largest that fits, and measure only this point."""
     tries_misfit: bool = False
     """Whether to run a batch point although it is predicted not to fit."""
     cap_gib: float | None = None
     held_gib: float | None = None
-    """GiB to which torch's allocator is limited on a GPU, in addition to the cap; None for no such limit."""
+    """GiB to which torch's allocator is limited on a GPU, in addition to the cap; None for no limit."""
     matmul_peak_tflops: float | None = None
     """The measured matmul peak; None if the workers must measure it."""
     probe_s: float | None = None
@@ -172,8 +172,8 @@ class Job:
 def gate_batch(job: Job) -> BatchPoint:
     """Returns the batch point of the numerics gate on the job's layout.
 
-    Its micro-batch is that of the first of `rungs`, or `gate_micro_batch`, if it divides the sequences, and otherwise
-    the largest smaller one that does. It has at least two micro-steps if training accumulates gradients, to test
+    Its micro-batch is the first one of `rungs`, or `gate_micro_batch`, if it divides the sequences, and otherwise the
+    largest smaller one that does. It has at least two micro-steps if training accumulates gradients, to test
     accumulation.
 
     Raises:

@@ -20,7 +20,7 @@ TrialState = Literal["done", "interrupted", "failed"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class StudyHeader:
-    """The first line of a journal: what the study searches, and on which cluster."""
+    """The first line of a journal: the study's recipes, layouts and cluster."""
 
     kind: ClassVar[str] = "study"
     at: str = ""
@@ -107,7 +107,7 @@ class PlannedLayout:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Planned:
-    """The layouts that a session may try, written at its start; the last such line is valid."""
+    """The layouts that a session may try, written at its start; the last line of this kind is valid."""
 
     kind: ClassVar[str] = "planned"
     optional: ClassVar[bool] = True

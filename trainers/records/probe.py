@@ -9,8 +9,7 @@ from trainers.spec.cluster import Cluster
 Operation = Literal["all_reduce", "all_gather", "reduce_scatter"]
 OPERATIONS: tuple[Operation, ...] = ("all_reduce", "all_gather", "reduce_scatter")
 Scope = Literal["part", "node", "cluster", "pair"]
-"""The devices that communicate: some neighbours of one node, all of one node, all of the cluster, or those of two
-nodes.
+"""The devices that communicate: some neighbours of one node, all of one node, all of the cluster, or all of two nodes.
 """
 
 
@@ -47,8 +46,8 @@ class DeviceFigures:
 class Collective:
     """A collective in one group, timed on its slowest rank.
 
-    Bytes and bandwidths as in nccl-tests (doc/PERFORMANCE.md): the size is that of the whole tensor, the bus bandwidth
-    is that of each rank's link.
+    Bytes and bandwidths as in nccl-tests (doc/PERFORMANCE.md): the size counts the whole tensor, the bus bandwidth is
+    per link of a rank.
     """
 
     scope: Scope

@@ -4,7 +4,7 @@ import enum
 
 
 class SearchState(enum.StrEnum):
-    """The activity of a search. `platform/search/loop/transitions.py` defines what each state runs and what follows."""
+    """The activity of a search. `platform/search/loop/transitions.py` defines each state's work and the next state."""
 
     RESUMING = "resuming"
     """An earlier session left its confirmation unfinished; it is completed before the search continues."""

@@ -119,8 +119,8 @@ def mean(several: Sequence[Sums]) -> Sums:
 
 
 def whole_step(micro_steps: Sequence[Sums], optimizer: Sums, grad_accum: int) -> Sums:
-    """Returns a step of `grad_accum` micro-steps from those of a shorter step, as `ladder.step_time_s` derives it: the
-    first and the last micro-step once, the mean of the others as often as needed.
+    """Returns a step of `grad_accum` micro-steps from the sums of a shorter step, as `ladder.step_time_s` derives it:
+    the first and the last micro-step once, the mean of the others as often as needed.
 
     Raises:
         ValueError: more micro-steps are needed, and there is none between the first and the last.

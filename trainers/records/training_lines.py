@@ -64,7 +64,7 @@ def _record_of(line: bytes) -> Record | None:
 
 
 def without_redone(records: Sequence[Record]) -> list[Record]:
-    """Returns the records without those that a later attempt repeated from an earlier checkpoint."""
+    """Returns the records, without records of steps that a later attempt repeated from an earlier checkpoint."""
     valid: list[Record] = []
     for record in records:
         if isinstance(record, Begun):

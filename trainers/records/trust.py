@@ -15,8 +15,8 @@ from trainers.spec.errors import InputError
 
 
 def admit(folder: Path, names: Iterable[str] = (), *, trusted: bool) -> None:
-    """Refuses a folder that contains a link, or that belongs (or one of its files `names` does) to neither this user
-    nor root. A missing folder is allowed. `trusted` means that the user gave `--trust`, which allows any owner.
+    """Refuses a folder that contains a link, and a folder that belongs, or whose files `names` belong, to neither this
+    user nor root. A missing folder is allowed. `trusted` means that the user gave `--trust`, which allows any owner.
 
     Raises:
         InputError: it belongs to another user, or contains a link.

@@ -1,3 +1,3 @@
-"""Frozen values that describe a training (model, recipe, layout, batch, cluster), and the rules of what may run.
-Imports no torch, no Ray and no other package of this project.
+"""Frozen values that describe a training (model, recipe, layout, batch, cluster), and the rules of which trainings may
+run. Imports no torch, no Ray and no other package of this project.
 """

@@ -64,6 +64,6 @@ def divides(recipe: Recipe, layout: Layout, micro_batch: int) -> bool:
 
 
 def values_of(layout: Layout, batch: BatchPoint, *, num_nodes: int = 1) -> dict[str, object]:
-    """Returns the values to fill a user's command at a batch point, except those that only a run or a node knows."""
+    """Returns the values to fill a user's command at a batch point, except values that only a run or a node knows."""
     devices = {"gpus": layout.world_size // num_nodes, "world_size": layout.world_size, "nodes": num_nodes}
     return {**flags_of(layout.flags), "micro_batch": batch.micro_batch, "grad_accum": batch.grad_accum, **devices}

@@ -1,6 +1,7 @@
 """Converts frozen values to JSON and back, and computes the hash that identifies a value.
 
-A value is a frozen dataclass whose fields are numbers, strings, enums, tuples, mappings or such dataclasses.
+A value is a frozen dataclass whose fields are numbers, strings, enums, tuples, mappings or other dataclasses of this
+kind.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""`Degree`: declares an axis that is a number of ranks, by what these ranks share out.
+"""`Degree`: declares an axis that is a number of ranks, by the object that these ranks divide.
 
 Labels, tables, `--set`, the numbering of ranks, spaces, rules and the cost model read the declarations in
 `trainers/spec/layout_axes.py`, so that no other code spells the degrees' names.
@@ -33,9 +33,7 @@ class Degree(Axis):
     stays_in_node: bool = False
     """Whether its groups stay within a node unless `--set`, a layout's file or a named point asks for more."""
     sizes: Callable[[Recipe], Iterable[tuple[int, str]]] = lambda _: ()
-    """Returns (size, what it counts) of each size of the model that the degree must divide, besides a sequence's
-    tokens.
-    """
+    """Returns (size, name) of each size of the model that the degree must divide, besides a sequence's tokens."""
     largest: Callable[[Recipe], float] = lambda _: math.inf
     """Returns the largest degree into which the model can be cut."""
     pieces: int = 1

@@ -5,12 +5,12 @@ import functools
 from trainers.spec.recipe import Recipe
 
 _PIECE_TOKENS = 8192
-"""Tokens per context-parallel rank above which a space adds larger context-parallel degrees to those that it names."""
+"""Tokens per context-parallel rank above which a space adds larger context-parallel degrees to its own."""
 
 
 @functools.lru_cache  # called for every layout of a space
 def widths(recipe: Recipe) -> tuple[tuple[int, str], ...]:
-    """Returns (size, what it counts) of each quantity that tensor parallelism cuts."""
+    """Returns (size, name) of each quantity that tensor parallelism cuts."""
     model = recipe.model
     return (
         *dict.fromkeys(size for kind, _ in model.blocks for size in kind.divided_sizes(model)),
@@ -20,9 +20,7 @@ def widths(recipe: Recipe) -> tuple[tuple[int, str], ...]:
 
 
 def experts_of_block(recipe: Recipe) -> tuple[tuple[int, str], ...]:
-    """Returns (size, what it counts) of the experts that expert parallelism shares out; empty for a model without
-    experts.
-    """
+    """Returns (size, name) of the experts that expert parallelism shares out; empty for a model without experts."""
     return ((recipe.model.num_experts, "experts of a block"),) if recipe.model.num_experts else ()
 
 

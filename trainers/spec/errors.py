@@ -2,7 +2,7 @@
 
 
 class InputError(ValueError):
-    """A user's mistake. The text is one sentence: what is wrong and what to do. Commands end with exit code 2."""
+    """A user's mistake. The text is one sentence: the mistake and its remedy. Commands end with exit code 2."""
 
     exit_code = 2
 

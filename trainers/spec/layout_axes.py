@@ -380,7 +380,7 @@ DEGREES = {name: declared for name, declared in axes_of(LayoutAxes).items() if i
 CUTTING: Mapping[Cut, tuple[str, ...]] = {
     cut: tuple(name for name, declared in DEGREES.items() if declared.cuts == cut) for cut in get_args(Cut)
 }
-"""The degrees by what they cut."""
+"""The degrees by the object that their ranks divide."""
 DATA_PARALLEL = CUTTING["samples"]
 MODEL_PARALLEL = tuple(name for name in DEGREES if name not in DATA_PARALLEL)
 IN_NODE = tuple(name for name, declared in DEGREES.items() if declared.stays_in_node)

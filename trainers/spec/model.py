@@ -186,7 +186,7 @@ class ModelSpec(ModelSizes):
 
     @property
     def active_parameters(self) -> int:
-        """Number of parameters used for one token: all except those of experts that its router did not choose."""
+        """Number of parameters used for one token: all except parameters of experts that its router did not choose."""
         return self.embedding_parameters + self.over_blocks(lambda kind: kind.active_parameters(self))
 
     @property

@@ -1,8 +1,8 @@
 """Storage format of frozen weights in 4 bits (NF4 with double quantisation, arXiv 2305.14314). Imports no torch.
 
 Each weight is the nearest of 16 levels times the scale of its block of 64 weights. Scales are 8-bit integers; each
-group of up to 256 is divided by a factor, and their mean is added. Numbers and their order equal those of torchao's
-`to_nf4`.
+group of up to 256 is divided by a factor, and their mean is added. Numbers and their order equal the result of
+torchao's `to_nf4`.
 """
 
 import math

@@ -21,7 +21,7 @@ class Recipe(RecipeAxes):
 
     Raises:
         ValueError: a value is out of range or unknown, values contradict each other, a sequence is longer than the
-            model's positions, or there is both or neither of a model and a workload.
+            model's positions, or not exactly one of model and workload is given.
     """
 
     def __post_init__(self) -> None:
@@ -172,7 +172,7 @@ class Recipe(RecipeAxes):
 
     @property
     def rate_of_balance(self) -> float:
-        """`balance_rate`, or the default that 0 stands for: the model's coefficient, else 0.001."""
+        """`balance_rate`, or for 0 the default: the model's coefficient, else 0.001."""
         stated = self.model.settings.get(_COEFFICIENT) if self.balance_loss == "aux" else None
         return self.balance_rate or (0.001 if stated is None else stated)
 

@@ -7,7 +7,7 @@ from trainers.spec.codec import shortened
 
 _ORIGINAL = "original_max_position_embeddings"
 _PLACES = ("rope_parameters", "rope_scaling")
-"""Keys under which transformers reads them, the present one first, then the older one."""
+"""Keys under which transformers reads them, the present key first, then the older key."""
 _WITH_FACTOR = ("linear", "dynamic", "yarn", "llama3")
 _KINDS = ("default", *_WITH_FACTOR, "longrope")
 _STRETCHED = ("dynamic", "yarn")

@@ -23,7 +23,9 @@ _BLOCK_BYTES = 100.0
 (arXiv 2205.05198, equation 1) are written, read, and have gradients of the same size.
 """
 _LOGIT_BYTES = 20.0
-"""Bytes moved per logit: written in 16 bits, read and written in fp32, read for the loss; its gradient likewise."""
+"""Bytes moved per logit: written in 16 bits, read and written in fp32, read for the loss; the same again for its
+gradient.
+"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

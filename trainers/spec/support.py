@@ -107,7 +107,7 @@ def _of_cluster(recipe: Recipe, layout: Layout, cluster: Cluster) -> Iterator[st
 
 
 def _of_engine(recipe: Recipe, layout: Layout) -> Iterator[str]:
-    """Yields the reasons that hold for any devices: the engine's, and those common to all engines."""
+    """Yields the reasons that hold for any devices: the engine's reasons, and reasons common to all engines."""
     if not recipe.has_model:
         yield from layout.rules.refusals(recipe, layout)
         return

@@ -27,7 +27,7 @@ class Workload:
     name: str = dataclasses.field(metadata={"cosmetic": True})
     """Name of the file that runs."""
     command: tuple[str, ...]
-    """Words of the command, with holes as `{name}`; doubled braces stand for single ones. Empty for a function."""
+    """Words of the command, with holes as `{name}`; doubled braces mean single braces. Empty for a function."""
     digest: str
     """Hash of the command or the function's name, and of the files that it names."""
     folder: str = dataclasses.field(default="", metadata={"cosmetic": True})
@@ -128,7 +128,7 @@ def text_of(value: Any) -> str:
 
 
 def value_of(text: str) -> Any:
-    """Returns the number, boolean, None or string that the text of an axis value stands for, as a function gets it.
+    """Returns the number, boolean, None or string that the text of an axis value means, as passed to a function.
 
     Text that is not JSON, is nested too deeply, or is no finite number (such as NaN) stays a string.
     """

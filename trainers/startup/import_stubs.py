@@ -71,8 +71,8 @@ def spare_deepspeed() -> None:
 
 
 def _read_our_models_alone() -> None:
-    """Limits the source files that transformers reads at its first import to those of the models in `architectures`; it
-    would read 1,640 files, twice, to list the names of its models.
+    """Limits the source files that transformers reads at its first import to the files of the models in
+    `architectures`; it would read 1,640 files, twice, to list the names of its models.
 
     Other models' names are then missing in `transformers`, although their modules can be imported. A release with
     another mechanism is left unchanged.

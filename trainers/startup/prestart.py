@@ -1,5 +1,5 @@
 """Starts the next trial's worker processes while a trial runs: each worker asks its node for its successor. The driver
-asks for those of a session's first trial.
+asks for the processes of a session's first trial.
 
 A new process imports torch, Ray Train and transformers first, which takes 8 to 14 s of a trial on H200 hosts
 (docs/measurements.md). Ray gives an unused process to any actor of the same job and runtime environment, so the next

@@ -73,7 +73,7 @@ def load(engine: HasTrainingState, path: Path) -> Manifest:
 
 
 def check_base(manifest: Manifest, path: Path, digest: str) -> None:
-    """Checks that the weights with this digest are those beside which the checkpoint's adapters were trained.
+    """Checks that the checkpoint's adapters were trained beside the weights with this digest.
 
     Raises:
         ValueError: they differ.
@@ -87,7 +87,7 @@ def check_base(manifest: Manifest, path: Path, digest: str) -> None:
 
 
 class TensorReader(contextlib.AbstractContextManager["TensorReader"]):
-    """Reads parts of a checkpoint's tensors, and of each file only what they need."""
+    """Reads parts of a checkpoint's tensors, and only the needed bytes of each file."""
 
     def __init__(self, folder: Path, contents: Contents) -> None:
         self._folder, self._tensors = folder, contents.tensors

@@ -133,7 +133,7 @@ def _byte_tokenizer() -> Any:
     from tokenizers import decoders, models, pre_tokenizers
 
     # Byte-level tokenizers name bytes by characters (openai/gpt-2's `bytes_to_unicode`): printable Latin-1 bytes by
-    # themselves, the others by those from 256 on.
+    # themselves, other bytes by the characters from 256 on.
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printable]
     names = {byte: chr(byte) for byte in printable} | {byte: chr(256 + place) for place, byte in enumerate(others)}

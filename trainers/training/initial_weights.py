@@ -162,7 +162,7 @@ class WeightFiles:
             )
 
     def _names(self) -> set[str]:
-        """Returns the names of all tensors in the files, including those that the index omits."""
+        """Returns the names of all tensors in the files, including tensors that the index omits."""
         names = set[str]()
         for file_name in sorted(set(self._file_of.values())):
             with _opened(self._folder / file_name) as file:

@@ -138,7 +138,7 @@ class TrainingLoop:
         return "stopped" if stopped and self._phase() is not None else "done"
 
     def _prepare(self) -> None:
-        """Tries before the first step what may fail later: memory for copies, a held-out loss, a checkpoint."""
+        """Tries before the first step work that may fail later: memory for copies, a held-out loss, a checkpoint."""
         if shortage := self._writer.memory_shortage(self._engine):
             raise RungFailure(Outcome.FAILED, shortage, phase="first checkpoint", rank=self._rank)
         begins = self._saved_step < 0

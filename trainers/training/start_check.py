@@ -2,8 +2,8 @@
 
     python -m trainers.training.start_check < QUESTION.json
 
-The question has the recipe's `ModelSpec` as "recipe", that of the folder's `config.json` as "held", and "folder".
-Prints `{"reason": ""}`, or a clause as the reason if they do not fit.
+The question has the recipe's `ModelSpec` as "recipe", the `ModelSpec` of the folder's `config.json` as "held", and
+"folder". Prints `{"reason": ""}`, or a clause as the reason if they do not fit.
 """
 
 import json

@@ -104,7 +104,7 @@ class NodeTree:
         return ray.util.get_node_ip_address()
 
     def look(self) -> dict[str, Any]:
-        """Returns the tree's exit `code`, the `gib` that it holds, and its new `steps`, or what is `wrong` with a
+        """Returns the tree's exit `code`, the `gib` that it holds, and its new `steps`, or the error (`wrong`) in a
         step's line.
         """
         assert self._tree is not None

@@ -1,7 +1,7 @@
 """Removes placement groups that are no longer used; Ray Train may leave one if its controller runs in Tune's process.
 
 Neither Tune nor Train names its groups. Ray keeps groups that an actor made until the job ends, so each process removes
-those that it made, and the driver those of dead processes.
+its own groups, and the driver removes the groups of dead processes.
 """
 
 import contextlib

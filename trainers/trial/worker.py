@@ -134,7 +134,7 @@ class TrialWorker:
         seconds.
 
         Raises:
-            RungFailure: the engine's source differs from the one where the search was started.
+            RungFailure: the engine's source differs from its source where the search was started.
         """
         job, began_s = self.job, time.perf_counter()
         engine_class(job.layout.engine)

@@ -202,7 +202,7 @@ class Architecture:
         return tables + positions + norms
 
     def tensor_parallel_reason(self, spec: ModelSizes) -> str:
-        """Returns `tensor_parallel_refusal`, or a reason that lies in the sizes of `spec`."""
+        """Returns `tensor_parallel_refusal`, or a reason from the sizes of `spec`."""
         if spec.head_norms and not self.tensor_parallel_refusal:
             return f"{spec.name} norms each head by a module of its own ({self.config_keys['head_norms'][0]})"
         return self.tensor_parallel_refusal

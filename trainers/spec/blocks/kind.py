@@ -92,7 +92,7 @@ class BlockKind:
         )
 
     def divided_sizes(self, spec: ModelSizes) -> tuple[tuple[int, str], ...]:
-        """Returns (size, what it counts) of each quantity of a block that tensor parallelism cuts."""
+        """Returns (size, name) of each quantity of a block that tensor parallelism cuts."""
         return (
             (spec.num_heads, "heads"),
             (spec.num_kv_heads, "key/value heads"),

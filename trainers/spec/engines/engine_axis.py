@@ -31,7 +31,7 @@ class EngineAxis:
     stages: tuple[int, ...]
     """Values of `zero_stage` at which the engine has the axis."""
     elsewhere: str = ""
-    """Text on what another program does instead; empty if the engine's own configuration includes the axis."""
+    """Text on another program's behaviour instead; empty if the engine's own configuration includes the axis."""
 
     def contradictions(self, layout: LayoutAxes) -> Iterator[str]:
         """Returns sentences on values that contradict the rest of the layout."""

@@ -1,4 +1,6 @@
-"""`EngineRules`: what an engine accepts and refuses, its names, and the axes that it has. Imports no torch."""
+"""`EngineRules`: the trainings that an engine accepts and refuses, its names, and the axes that it has. Imports no
+torch.
+"""
 
 import dataclasses
 import functools
@@ -30,7 +32,7 @@ OF_WORKLOADS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class EngineRules:
-    """The rules of one engine, for all code that decides what may run or how it is called.
+    """The rules of one engine, for all code that decides which trainings may run or how an engine is named.
 
     An engine lacks every feature that is not stated here; a subclass may refuse more. `contradictions` are combinations
     that have no meaning, so the `Layout` cannot be created. `refusals` are combinations that the engine cannot run;
@@ -99,11 +101,11 @@ class EngineRules:
         return f"{self.title} stage {layout.zero_stage}" if layout.zero_stage else self.title
 
     def sharding(self, layout: LayoutAxes) -> str:
-        """Returns what is sharded and how, in a few letters."""
+        """Returns the sharded states and the kind of sharding, in a few letters."""
         return f"stage {layout.zero_stage}" if layout.zero_stage else "none"
 
     def strategy(self, layout: LayoutAxes) -> str:
-        """Returns the published tables' word for what is sharded."""
+        """Returns the published tables' word for the kind of sharding."""
         return f"zero{layout.zero_stage}" if layout.zero_stage else "ddp"
 
     def note(self, layout: LayoutAxes) -> str:

@@ -10,7 +10,7 @@ from trainers.spec.recipe import Recipe
 
 
 class _Fsdp(FsdpAxis):
-    """The axis in FSDP2: each unit names the units (with those inside them) to gather ahead, for the order of each
+    """The axis in FSDP2: each unit names the units (with the units inside them) to gather ahead, for the order of each
     pass.
     """
 
