@@ -1,8 +1,8 @@
-"""Scores measured tables into docs/accuracy.json; `make docs` makes docs/reference/accuracy.md of it.
+"""Scores measured tables into docs/accuracy.json, from which `make docs` makes docs/reference/accuracy.md.
 
-    python -m scripts.accuracy TABLE.csv ...     scores the tables; others' scores stay in the file
+    python -m scripts.accuracy TABLE.csv ...     scores the tables; other tables' scores stay in the file
 
-The tables are not part of this project: each score has its table's sha256, the command and the commit that made it.
+The tables are not part of this project: each score has its table's sha256, and the command and commit that made it.
 """
 
 import argparse
@@ -24,7 +24,7 @@ SCORES = DOCS / "accuracy.json"
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Mode:
-    """One way of scoring tables."""
+    """A way of scoring tables."""
 
     name: str
     options: str
@@ -47,7 +47,7 @@ COLUMNS = (
 
 
 def score(path: pathlib.Path, commit: str) -> list[dict[str, Any]]:
-    """Returns the scores of one table in every mode that has a large enough cell."""
+    """Returns the scores of one table in every mode for which it has a large enough cell."""
     scores: list[dict[str, Any]] = []
     for mode in MODES:
         try:
@@ -132,7 +132,6 @@ def _cell(value: float | None, unit: str) -> str:
 
 
 def main() -> None:
-    """Runs the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "tables", metavar="TABLE.csv", nargs="+", type=pathlib.Path, help="measured tables to score anew"

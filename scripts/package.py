@@ -1,8 +1,8 @@
 """Makes the wheel of the distribution `layout-search`: `python -m scripts.package [--out dist]`.
 
-Here the three trees stand at the top, as `python -m platform.search` wants it. An installed package must leave the
-standard `platform` alone, and a user's own `trainers` beside it. So the wheel holds them below `layout_search`, with
-their absolute imports, the names of modules in strings, and the commands that sentences suggest rewritten.
+In the checkout the three packages are top-level, for `python -m platform.search`. An installed package must not change
+the standard `platform` or hide a user's own `trainers`. So the wheel puts them below `layout_search`, and rewrites
+absolute imports, names of modules in strings, and commands that sentences suggest.
 """
 
 import argparse
@@ -27,18 +27,19 @@ DATA = ("*.html", "*.json", "*.parquet", "NOTICE", "COMMIT", "py.typed")
 _TREE = "|".join(TREES)
 _COMMANDS = "converge|export|plan|prepare|probe|recheck|replay|report|search|train|validate"
 _NAMED = re.compile(rf"(?:python -m |(?<![\w.] -m )(?<![\w./-]))platform\.({_COMMANDS})(?!\w|\.\w)")
-"""A command as a text suggests it: `python -m platform.plan`, or its name alone."""
+"""Matches a suggested command: `python -m platform.plan`, or its name alone."""
 _DOTTED = re.compile(rf"(?<![\w./-])(?:{_TREE})(?:\.[a-z_0-9]+)+")
 
 Change = tuple[int, int, int, str]
-"""Line, first byte and end of what a text replaces; offsets of a syntax tree are bytes."""
+"""Line, first and last byte of the replaced part, and the replacement; a syntax tree's offsets are in bytes."""
 
 
 def rewritten(source: str, modules: frozenset[str]) -> str:
-    """Returns the source of a module below `layout_search`; `modules` are the names of all modules of the trees.
+    """Returns the source of a module as it is below `layout_search`; `modules` are the names of all modules of the
+    packages.
 
     Raises:
-        ValueError: an import cannot be rewritten in its line.
+        ValueError: an import cannot be rewritten within its line.
     """
     lines = source.splitlines(keepends=True)
     changes: set[Change] = set()
@@ -64,7 +65,7 @@ def _of_from(node: ast.ImportFrom) -> Iterator[Change]:
 def _of_import(node: ast.Import) -> Iterator[Change]:
     for alias in node.names:
         root, _, submodule = alias.name.partition(".")
-        if root not in TREES or alias.name == "platform":  # that is the standard module
+        if root not in TREES or alias.name == "platform":  # the standard module
             continue
         if alias.asname is not None:
             yield alias.lineno - 1, alias.col_offset, alias.col_offset, f"{PACKAGE}."
@@ -75,7 +76,7 @@ def _of_import(node: ast.Import) -> Iterator[Change]:
 
 
 def _of_text(node: ast.Constant, lines: Sequence[str], modules: frozenset[str]) -> Iterator[Change]:
-    """Yields the changes in a text: the commands and the modules that it names."""
+    """Yields the changes to the commands and modules that a text names."""
     end_line = node.end_lineno or node.lineno
     for line in range(node.lineno - 1, end_line):
         raw = lines[line].encode()
@@ -106,7 +107,7 @@ def write_tree(folder: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         if not file.endswith(".py"):
             shutil.copyfile(ROOT / file, target)
-        elif file == "platform/__init__.py":  # it gives the standard module our folder, which a package must not
+        elif file == "platform/__init__.py":  # it changes the standard module, which an installed package must not do
             target.write_text('"""The driver: what to try next, what was learned, what is shown."""\n')
         else:
             target.write_text(rewritten((ROOT / file).read_text(encoding="utf-8"), modules), encoding="utf-8")
@@ -120,7 +121,7 @@ def write_tree(folder: Path) -> None:
 
 
 def _metadata(project: Mapping[str, Any]) -> str:
-    """Returns the wheel's pyproject.toml, with the names and requirements of the checkout's own."""
+    """Returns the wheel's pyproject.toml, with names and requirements from this project's."""
     extras = project["optional-dependencies"]
     described = {key: value for key, value in project.items() if key != "optional-dependencies"}
     tables: dict[str, dict[str, Any]] = {
@@ -131,7 +132,7 @@ def _metadata(project: Mapping[str, Any]) -> str:
         "tool.setuptools.packages.find": {"include": [f"{PACKAGE}*"]},
         "tool.setuptools.package-data": {"*": list(DATA)},
     }
-    # Texts and lists of texts are the same in JSON and in TOML, and nothing else stands here.
+    # Strings and lists of strings have the same form in JSON and TOML, and there are no other values.
     return "\n".join(
         f"[{table}]\n" + "".join(f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in values.items())
         for table, values in tables.items()
@@ -139,7 +140,6 @@ def _metadata(project: Mapping[str, Any]) -> str:
 
 
 def make_wheel(out: Path) -> Path:
-    """Returns the wheel, made in the folder `out`."""
     with tempfile.TemporaryDirectory(prefix="layout-search-") as folder:
         write_tree(Path(folder))
         command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-deps"]
@@ -148,7 +148,6 @@ def make_wheel(out: Path) -> Path:
 
 
 def main() -> None:
-    """Makes the wheel and prints its path."""
     parser = argparse.ArgumentParser(prog="python -m scripts.package", description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="folder of the wheel (default: dist)")
     print(make_wheel(parser.parse_args().out))

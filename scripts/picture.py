@@ -37,7 +37,7 @@ BAR = 0.36
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """One batch point that was tried."""
+    """A batch point that was tried."""
 
     layout: str
     checkpointing: str
@@ -48,7 +48,7 @@ class Point:
 
 
 def points(table: Path) -> list[Point]:
-    """Returns the points of the table that were run, without skipped ones."""
+    """Returns the points of the table that ran."""
     with table.open(newline="", encoding="utf-8") as file:
         return [
             Point(
@@ -65,12 +65,12 @@ def points(table: Path) -> list[Point]:
 
 
 def fingerprint(table: Path) -> str:
-    """Returns a hash that the picture carries, so that a test sees when the table has changed."""
+    """Returns a hash that the picture carries, so that a test detects a changed table."""
     return hashlib.sha256(table.read_bytes()).hexdigest()
 
 
 def draw(points: list[Point], axes: Axes) -> None:
-    """Draws bars of what ran with checkpointing, best layout on top, and beside them the outcome without it."""
+    """Draws bars for runs with checkpointing, the best layout on top, and beside them the outcomes without it."""
     with_it = [point for point in points if point.checkpointing == "full"]
     without = [point for point in points if point.checkpointing == "none"]
     best = {point.layout: max(p.tokens_per_s or 0 for p in with_it if p.layout == point.layout) for point in with_it}
@@ -108,7 +108,6 @@ def draw(points: list[Point], axes: Axes) -> None:
 
 
 def main() -> None:
-    """Writes the picture."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     figure, axes = plt.subplots(figsize=(9, 4.6), dpi=160)
     draw(points(TABLE), axes)

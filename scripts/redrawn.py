@@ -1,6 +1,5 @@
-"""Draws the pictures of the laboratory notes that reports draw, from committed tables: `python -m scripts.redrawn`.
-
-Tables have no quartiles, so that days have no band.
+"""Draws the laboratory notes' pictures that reports can draw, from committed tables: `python -m scripts.redrawn`.
+Tables have no quartiles, so days have no band.
 """
 
 import argparse
@@ -34,14 +33,13 @@ DAYS: Mapping[str, tuple[str, Sequence[str], str]] = {
         "steps derived from fewer micro-steps on 1, 2, 4; no numerics gate on 1, 2",
     ),
 }
-"""Space, tables with the fewest GPUs first, and note, by picture."""
+"""Space, tables (fewest GPUs first) and note, by picture."""
 HEAT = ("gpt2-exhaustive-1xH200", "gpt2")
 """Picture and table of layouts by micro-batch, and its space."""
 STAGES = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3}
 
 
 def main() -> None:
-    """Writes the pictures."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     for picture, (space, tables, note) in DAYS.items():
         loaded = search_spaces.load(space)
@@ -65,12 +63,11 @@ def main() -> None:
 
 
 def rows(table: str) -> list[SimpleNamespace]:
-    """Returns the rows of a committed table."""
     return read_table(DOCS / "measurements" / f"{table}.csv")
 
 
 def days_of(table_rows: Sequence[SimpleNamespace], tokens: float) -> Days:
-    """Returns the days of a table's winner, by its last run in fresh processes where it has one."""
+    """Returns the days of a table's winner, by its last repeated run if it has one."""
     fastest = max((row for row in table_rows if row.outcome == "ok"), key=lambda row: row.tokens_per_s_per_gpu or 0)
     last = [row for row in table_rows if row.layout_id == fastest.layout_id and row.micro_batch == fastest.micro_batch][
         -1
@@ -80,10 +77,10 @@ def days_of(table_rows: Sequence[SimpleNamespace], tokens: float) -> Days:
 
 
 def _measurement(recipe: Recipe, row: SimpleNamespace) -> Measurement:
-    """Returns a row as a measurement with what the pictures show.
+    """Returns a row as a measurement with the values that the pictures show.
 
     Raises:
-        ValueError: the row does not state all of the layout.
+        ValueError: the row's columns do not state the whole layout.
     """
     fields: dict[str, Any] = {
         "engine": row.engine,
@@ -113,7 +110,7 @@ def _measurement(recipe: Recipe, row: SimpleNamespace) -> Measurement:
 
 
 def _result(recipe: Recipe, measurements: Sequence[Measurement]) -> RecipeResult:
-    """Returns the result of measurements of one recipe, on a machine that was not disturbed."""
+    """Returns the result of one recipe's measurements, assuming an undisturbed machine."""
     of_recipe = tuple(points(measurements))
     return RecipeResult(
         recipe=recipe,

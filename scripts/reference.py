@@ -1,9 +1,9 @@
-"""Writes the pages of docs/reference: options, axes, what runs beside what, accuracy, measurements.
+"""Writes the pages of docs/reference: options, axes, degrees, JSON keys, accuracy, measurements.
 
     make docs        or python -m scripts.reference
 
-Each page is made from what the software itself goes by: parsers, declarations, engines' rules, committed files.
-`tests/scripts/test_reference.py` fails where a page is not what would be written today.
+Each page is made from the software's own sources: parsers, declarations, engines' rules, committed files.
+`tests/scripts/test_reference.py` fails if a page is out of date.
 """
 
 import argparse
@@ -24,16 +24,15 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "measurements.md": measurements.page,
     "options.md": options.page,
 }
-"""Function that makes the text, by name of the page."""
+"""Function that returns the text, by name of the page."""
 
 
 def written(name: str) -> str:
-    """Returns the present text of a page, with a first line that states its origin."""
+    """Returns the current text of a page, with a first line that states its origin."""
     return f"<!-- made by python -m scripts.reference -->\n\n{PAGES[name]()}"
 
 
 def main() -> None:
-    """Writes every page."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     for name in PAGES:
         (FOLDER / name).write_text(written(name), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Draws the guided search beside random over committed tables: `.venv/bin/python -m scripts.search_picture`."""
+"""Draws the guided search beside random search over committed tables: `.venv/bin/python -m scripts.search_picture`."""
 
 import argparse
 import hashlib
@@ -23,7 +23,7 @@ CELLS = (
     (MEASURED / "bloom7b-1xH200.csv", MEASURED / "bloom7b-kernels-1xH200.csv"),
     (MEASURED / "bloom7b-4xH200.csv", MEASURED / "bloom7b-kernels-4xH200.csv"),
 )
-"""Tables of one panel each, whose rows are of one cell."""
+"""Tables of each panel, whose rows belong to one cell."""
 PICTURE = ROOT / "docs" / "pictures" / "guided-and-random.png"
 SEEDS = 200
 INK, FAINT, GUIDED, RANDOM = "#1f2937", "#6b7280", "#0f766e", "#b45309"
@@ -37,12 +37,12 @@ def best_so_far(cell: RecordedCell, name: str, seed: int) -> list[float]:
         best = max(best, (choice.tokens_per_s or 0.0) / cell.best_tokens_per_s)
         shares.append(best)
         searcher.update(choice, [choice])
-    # What the search left out (it needs more memory than what ran out of it) would have been no better.
+    # Points that the search left out, because they need more memory than one that failed, would not be better.
     return shares + [best] * (len(cell.choices) - len(shares))
 
 
 def fingerprint() -> str:
-    """Returns a hash that the picture carries, so that a test sees when the tables have changed."""
+    """Returns a hash that the picture carries, so that a test detects changed tables."""
     return hashlib.sha256(b"".join(table.read_bytes() for tables in CELLS for table in tables)).hexdigest()
 
 
@@ -75,7 +75,6 @@ def draw(cell: RecordedCell, axes: Axes) -> None:
 
 
 def main() -> None:
-    """Writes the picture."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     figure, panels = plt.subplots(1, len(CELLS), figsize=(12, 3.9), dpi=160, sharey=True)
     for tables, axes in zip(CELLS, panels, strict=True):

@@ -15,7 +15,7 @@ _WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight"
 
 
 def save_tokenizer(folder: Path, template: str = CHATML) -> Path:
-    """Saves a small tokenizer with special tokens of chats and a template, "" for none; returns the folder."""
+    """Saves a small tokenizer with special tokens for chats and a template ("" for none); returns the folder."""
     import tokenizers
     import transformers
     from tokenizers import decoders, models, pre_tokenizers, trainers
@@ -38,7 +38,7 @@ def save_tokenizer(folder: Path, template: str = CHATML) -> Path:
 
 
 def _chats() -> list[dict[str, Any]]:
-    """Returns sums in words, two questions a chat."""
+    """Returns sums in words, with two questions per chat."""
 
     def turns(first: int, second: int) -> list[dict[str, str]]:
         question = f"what is {first} plus {second}?"
@@ -64,7 +64,7 @@ def _make(model: Path, chats: Path) -> None:
 
 
 def answer(folder: Path, question: str, adapters: Path | None = None) -> str:
-    """Returns the answer of the folder, with these adapters by peft, its most likely token each time."""
+    """Returns the answer of the model in the folder, with these adapters by peft, by greedy decoding."""
     import transformers
 
     tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder)
@@ -80,7 +80,6 @@ def answer(folder: Path, question: str, adapters: Path | None = None) -> str:
 
 
 def main() -> None:
-    """Runs the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, help="the folder to make")
     parser.add_argument("--chats", type=Path, help="the file of chats to make")

@@ -1,6 +1,5 @@
-"""Spaces: what may be tried, one file a model family, each a function that returns a frozen `Space`.
-
-A new space is one file and one line in `_REGISTRY`; a file of one's own, named by its path, needs no line.
+"""Spaces: the recipes and layouts to try, a file per model family, each with functions that return a frozen `Space`. A
+new space is a function and a line in `_REGISTRY`; a user's own file, named by its path, needs no line.
 """
 
 import dataclasses
@@ -39,21 +38,19 @@ _REGISTRY = {
 
 
 def names() -> tuple[str, ...]:
-    """Returns the names of the built-in spaces."""
     return tuple(_REGISTRY)
 
 
 def built_in_spaces() -> tuple[Space, ...]:
-    """Returns the built-in spaces, built."""
     return tuple(_built_in(name) for name in _REGISTRY)
 
 
 def load(name_or_path: str) -> Space:
-    """Returns the space of that name, of that Python file (its `space()`), or of that transformers `config.json`, its
-    folder or, where there is no such path, its id on the Hugging Face hub.
+    """Returns the space of that name, of that Python file (its `space()`), or of that transformers `config.json` or its
+    folder; a text that is no path may be an id on the Hugging Face hub.
 
     Raises:
-        ValueError: no such space (with near names) or file, or the file gives no space, in one sentence.
+        ValueError: there is no such space (similar names are listed) or file, or the file gives no space; one sentence.
     """
     if name_or_path in _REGISTRY:
         return _built_in(name_or_path)
@@ -81,12 +78,12 @@ def load(name_or_path: str) -> Space:
 
 
 def pinned(name_or_path: str) -> str:
-    """Returns the name by which `load` gives the same space again: an id of the hub with its commit."""
+    """Returns a name by which `load` returns the same space again: for a model of the hub its id with the commit."""
     return hub.fetch(name_or_path).pinned if is_of_hub(name_or_path) else name_or_path
 
 
 def is_of_hub(name_or_path: str) -> bool:
-    """Returns whether `load` takes it for an id of the Hugging Face hub."""
+    """Returns whether `load` takes the text as an id of the Hugging Face hub."""
     return hub.is_id(name_or_path) and not expanded(name_or_path).exists()
 
 
@@ -97,7 +94,7 @@ def _built_in(name: str) -> Space:
 
 
 def _of_ours(space: Space) -> Space:
-    """Returns a space of this project's own, whose global batch is an assumption unless named points have theirs."""
+    """Returns a built-in space with its global batch marked as assumed, unless it has named points."""
     return space if space.points else dataclasses.replace(space, assumed=("global_batch",))
 
 
@@ -108,14 +105,14 @@ def _of_file(path: Path) -> Space:
     spec = importlib.util.spec_from_file_location(module_name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module  # dataclasses in the file look their own module up
+    sys.modules[module_name] = module  # dataclasses in the file look up their own module
     try:
         spec.loader.exec_module(module)
         make = getattr(module, "space", None)
         if not callable(make):
             raise ValueError(f"{path} defines no function space()")
         space = make()
-    except BaseException as error:  # the user's input: whatever it raises, SystemExit too, is told in one sentence
+    except BaseException as error:  # the user's file may raise anything, also SystemExit; report it in one sentence
         if isinstance(error, ValueError) and str(path) in str(error):
             raise
         raise ValueError(f"cannot load a space from {path}: {type(error).__name__}: {error}") from error

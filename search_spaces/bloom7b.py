@@ -20,7 +20,7 @@ BLOOM_7B1 = ModelSpec(
     num_heads=32,
     vocab_size=250_880,
 )
-"""7,069,016,064 parameters. What it does not state is in the published file as it is transformers' default
+"""7,069,016,064 parameters. The published file has transformers' defaults for everything else
 (https://huggingface.co/bigscience/bloom-7b1/blob/main/config.json).
 """
 
@@ -32,15 +32,17 @@ def bloom7b() -> Space:
         summary="BLOOM 7b1, sequence 2048, global batch 512: DDP, FSDP2 and DeepSpeed ZeRO 0-3",
         recipe=Recipe(model=BLOOM_7B1, seq_len=2048, global_batch=512),
         axes={
-            # Eager attention and all logits at once cost BLOOM half of its speed on an H200 (this project).
+            # Eager attention and unchunked logits cost BLOOM half of its speed on an H200 (this project).
             "attention": ("flex", "eager"),
             "mlp": ("plain",),
             "compile": ("block", "none"),
             "loss": ("chunked", "plain"),
-            # BigScience's grid for 1B3 on V100: what fits without recomputation is about 20 % faster without.
+            # BigScience's grid for 1B3 on V100: layouts that fit without recomputation are about 20 % faster without
+            # it.
             "checkpointing": ("none", "selective", "every_2", "full"),
             "grad_sync": ("last", "every"),
-            # Weights, gradients and AdamW states in fp32 are 105 GiB a replica: sharded layouts first, replicas last.
+            # Weights, gradients and AdamW states in fp32 take 105 GiB per replica: sharded layouts first, replicas
+            # last.
             "zero_stage": (3, 1, 2, 0),
             "engine": engines.shards_first(),
         },
@@ -101,10 +103,9 @@ _KINDS: dict[str, dict[str, Any]] = {
 
 
 def bloom7b_kinds() -> Space:
-    """Returns one change at a time from full sharding: what each data-parallel kind, and what activation checkpointing
-    `bloom7b` does not try, costs or brings, at micro-batch 2.
-
-    In a search of `bloom7b` any of them is an axis of `--set`, as in `--set prefetch=0,1,2`.
+    """Returns full sharding of BLOOM 7b1 with one change at a time, at micro-batch 2: the effect of each data-parallel
+    option, and of activation checkpointing that `bloom7b` does not try. In a search of `bloom7b` each is an axis of
+    `--set`, as in `--set prefetch=0,1,2`.
     """
     return Space(
         name="bloom7b_kinds",

@@ -1,4 +1,4 @@
-"""`Candidate`: one (recipe, layout) of a space with its ladder, and `RejectedLayout`: one that cannot run."""
+"""`Candidate`: a (recipe, layout) of a space with its ladder, and `RejectedLayout`: one that cannot run."""
 
 import dataclasses
 import re
@@ -14,7 +14,7 @@ from trainers.spec.workload import flags_of
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """One experiment with a name: changes to the space's recipe and layout, and a single micro-batch."""
+    """A named experiment: changes to the space's recipe and layout, and a single micro-batch."""
 
     name: str
     micro_batch: int
@@ -24,27 +24,26 @@ class Point:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Candidate:
-    """One recipe on one layout, with the micro-batches its trial may climb, ascending."""
+    """A recipe on a layout, with the micro-batches that its trial may measure, ascending."""
 
     recipe: Recipe
     layout: Layout
     micro_batches: tuple[int, ...]
     name: str = ""
-    """The names of the points it stands for, "" where the space is a product of axes."""
+    """Names of the points that it represents; "" if the space is a product of axes."""
     refine: bool = True
     """Whether micro-batches between the last that fits and the first that does not may be tried too."""
     finds_largest: bool = False
-    """Whether only the largest of its micro-batches that fits is measured, in one trial."""
+    """Whether a trial measures only the largest of its micro-batches that fits."""
 
     @property
     def key(self) -> str:
-        """Identifies the candidate among the others of a study."""
         return f"{self.recipe.id}-{self.layout.id}"
 
     @property
     def axes(self) -> dict[str, Any]:
-        """Value by axis: the layout's fields, and the recipe, of which a study may have several; of a command its own
-        axes, numbers as such.
+        """Value by axis: the layout's fields and the recipe's id; for a command its own axes, numeric values as
+        numbers.
         """
         if self.recipe.workload:
             return {"recipe": self.recipe.id, **{n: _number(v) for n, v in flags_of(self.layout.flags).items()}}
@@ -53,17 +52,15 @@ class Candidate:
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens of one optimizer step, over all ranks; see `Recipe` for those of a fixed accumulation."""
         return self.recipe.tokens_per_step
 
     def batch_points(self) -> tuple[BatchPoint, ...]:
-        """Returns the ladder's rungs, ascending."""
         return tuple(BatchPoint.of(self.recipe, self.layout, micro_batch) for micro_batch in self.micro_batches)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class RejectedLayout:
-    """A layout of the space that cannot run on this number of devices, with the reason as one sentence."""
+    """A layout of the space that cannot run on this number of devices, with the reason in one sentence."""
 
     recipe: Recipe
     layout: Layout
@@ -76,7 +73,7 @@ def _number(text: str) -> float | str:
 
 
 def joined(first: Candidate, second: Candidate) -> Candidate:
-    """Returns one candidate of two points that differ in their micro-batch alone, so that one trial climbs both."""
+    """Returns one candidate for two points that differ only in their micro-batch, so that one trial measures both."""
     rungs = tuple(sorted({*first.micro_batches, *second.micro_batches}))
     return dataclasses.replace(first, micro_batches=rungs, name=f"{first.name}, {second.name}")
 
@@ -84,8 +81,8 @@ def joined(first: Candidate, second: Candidate) -> Candidate:
 def ladder_of(
     recipe: Recipe, layout: Layout, micro_batches: Sequence[int], num_devices: int
 ) -> tuple[tuple[int, ...], str | None]:
-    """Returns the micro-batches that divide the global batch, ascending, and why the layout cannot run (None:
-    it can).
+    """Returns the micro-batches that divide the global batch, ascending, and the reason why the layout cannot run (None
+    if it can).
     """
     reason = reason_against(recipe, layout, num_devices)
     if reason is not None:

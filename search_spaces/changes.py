@@ -39,13 +39,13 @@ _SYNONYMS = {
     "activation_checkpointing": "checkpointing",
     "gradient_checkpointing": "checkpointing",
 }
-"""Names that other programs give an axis, for suggestions."""
+"""Other programs' names for axes, for suggestions."""
 _KIBI = re.compile(r"(\d+)k", re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class AxisChange:
-    """One axis with the values that replace the space's own."""
+    """An axis with the values that replace the space's."""
 
     axis: str
     kind: Literal["recipe", "layout", "micro_batch", "point"]
@@ -53,10 +53,10 @@ class AxisChange:
 
 
 def parse(texts: Sequence[str]) -> tuple[AxisChange, ...]:
-    """Reads texts such as "zero_stage=1,2" or "seq_len=8k", where k stands for 1,024.
+    """Reads texts such as "zero_stage=1,2" or "seq_len=8k", where k means 1,024.
 
     Raises:
-        ValueError: no "=", an unknown axis (with near names), an axis set twice, or a value that is not of its type.
+        ValueError: no "=", an unknown axis (similar names are listed), an axis set twice, or a value of the wrong type.
     """
     changes: dict[str, AxisChange] = {}
     for text in texts:
@@ -78,9 +78,7 @@ def axes() -> dict[str, str]:
 
 
 def spelling_hint(word: str, candidates: Iterable[str]) -> str:
-    """Returns the end of a sentence about an unknown name, `; did you mean x or y?`, or "" where no known one is like
-    it.
-    """
+    """Returns the end of a sentence on an unknown name, `; did you mean x or y?`, or "" if no known name is similar."""
     options = list(candidates)
     names = [_SYNONYMS[word]] if _SYNONYMS.get(word) in options else difflib.get_close_matches(word, options, 3, 0.55)
     return f"; did you mean {' or '.join(names)}?" if names else ""
@@ -122,7 +120,7 @@ def _value(axis: str, text: str, hint: Any) -> Any:
         return text
     if hint in (int, float):
         if hint is int and (kibi := _KIBI.fullmatch(text)):
-            return int(kibi[1]) * 1024  # lengths and batches: 8k is 8,192
+            return int(kibi[1]) * 1024  # 8k is 8,192, for lengths and batches
         try:
             number = hint(text)
         except ValueError:

@@ -1,4 +1,4 @@
-"""Checks the types of a space file's values: a forgotten comma turns a tuple into a string."""
+"""Checks the types of a space file's values; for example, a forgotten comma turns a tuple into a string."""
 
 import functools
 import typing
@@ -24,10 +24,10 @@ def _hints(kind: type) -> Mapping[str, Any]:
 
 
 def check_types(space: Any) -> None:
-    """Checks that the fields of a `Space` have their types, since a space file may not have seen a type checker.
+    """Checks that the fields of a `Space` have their types, because a space file may not have passed a type checker.
 
     Raises:
-        ValueError: one has another.
+        ValueError: a field has another type.
     """
     name = f"space {space.name}"
     check_axes(space.axes, owner=name)
@@ -59,8 +59,7 @@ def check_types(space: Any) -> None:
 
 
 def check_axes(axes: Any, *, owner: str) -> None:
-    """Checks that `axes` maps fields of `Layout` to tuples of values of their types; `owner` names the space in the
-    sentence.
+    """Checks that `axes` maps fields of `Layout` to tuples of values of their types; `owner` names the space in errors.
 
     Raises:
         ValueError: it does not.
@@ -78,7 +77,7 @@ def check_axes(axes: Any, *, owner: str) -> None:
 
 
 def check_fields(fields: Any, kind: type, *, owner: str) -> None:
-    """Checks that `fields` maps names of fields of `kind` to values of their types.
+    """Checks that `fields` maps names of fields of `kind` to values of their types; `owner` names the space in errors.
 
     Raises:
         ValueError: it does not.
@@ -91,10 +90,10 @@ def check_fields(fields: Any, kind: type, *, owner: str) -> None:
 
 
 def check_recipe(recipe: Any, *, owner: str) -> None:
-    """Checks that `recipe` is a `Recipe` whose fields have their types.
+    """Checks that `recipe` is a `Recipe` whose fields have their types; `owner` names the space in errors.
 
     Raises:
-        ValueError: it is not, or they have not.
+        ValueError: it is not.
     """
     if not isinstance(recipe, Recipe):
         raise ValueError(f"{owner} wants Recipes to train, got {shortened(recipe)}")
@@ -104,10 +103,10 @@ def check_recipe(recipe: Any, *, owner: str) -> None:
 
 
 def check_value(name: str, value: Any, kind: type, *, subject: str) -> None:
-    """Checks that `value` has the type of the field `name` of `kind`; `subject` names it in the sentence.
+    """Checks that `value` has the type of field `name` of `kind`; `subject` names it in errors.
 
     Raises:
-        ValueError: it has not.
+        ValueError: it has another type.
     """
     hint = _hints(kind)[name]
     if typing.get_origin(hint) is typing.Literal:
@@ -127,7 +126,7 @@ def check_value(name: str, value: Any, kind: type, *, subject: str) -> None:
 
 
 def check_number(value: Any, *, subject: str, is_whole: bool = False, optional: bool = False) -> None:
-    """Checks that `value` is a number: a whole one if `is_whole`, or None if `optional`.
+    """Checks that `value` is a number: a whole number if `is_whole`, possibly None if `optional`.
 
     Raises:
         ValueError: it is not.

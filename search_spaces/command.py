@@ -1,4 +1,4 @@
-"""The space of a user's own command: its holes are the axes."""
+"""The space of a user's own command, whose holes are the axes."""
 
 import itertools
 import re
@@ -21,24 +21,24 @@ FILLED = {
     "head": "the address of the first node",
     "port": "a free port of the first node",
 }
-"""Holes that are filled by what they say, and have no values."""
+"""Holes that are filled as described here and have no values."""
 LARGEST = "max"
 """Value of `MICRO_BATCH` for the largest that fits."""
 OF_NODES = ("nodes", "node_rank", "head")
 """Holes that a command on several nodes must have."""
 _MOST_HASHED = 10 * 2**20
-"""Bytes of a file up to which its content belongs to the command: a larger one is data."""
+"""Largest size in bytes of a file whose content counts as part of the command; a larger file is data."""
 FIRST_STEP_S = 900.0
-"""Seconds that a command may take to its first step: imports, data and compilation."""
+"""Seconds that a command may take until its first step: imports, data and compilation."""
 _MOST_LAYOUTS = 100_000
 
 
 def holes_of(command: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Returns the values by hole of a command, in order; none for the holes of `FILLED`.
+    """Returns the values of a command's holes by name, in order; none for the holes of `FILLED`.
 
     Raises:
-        ValueError: a hole without values, with two lists of them, with values that it must not have or that no word can
-            be, or no hole for the micro-batch.
+        ValueError: a hole has no values, values twice, or values that it must not have, or there is no hole for the
+            micro-batch.
     """
     values: dict[str, tuple[str, ...]] = {}
     named: list[str] = []
@@ -92,10 +92,10 @@ def space_of_command(
     without: Sequence[str] = (),
 ) -> Space:
     """Returns the space of a command that runs in `folder` with the `NAME=VALUE`s of `environment`, at sequences of
-    `seq_len` tokens, less the combinations of `without` (`combinations_of`).
+    `seq_len` tokens, without the combinations of `without` (see `combinations_of`).
 
     Raises:
-        ValueError: see `holes_of`; a pattern that is none, or a length that does not divide the tokens.
+        ValueError: as for `holes_of`; `step_line` is no pattern, or `seq_len` does not divide the tokens.
     """
     holes = holes_of(command)
     if tokens_per_step % seq_len:
@@ -131,10 +131,10 @@ def space_of_command(
 
 
 def micro_batches_of(values: Sequence[str]) -> tuple[int, ...]:
-    """Returns the micro-batches that are listed, ascending.
+    """Returns the listed micro-batches, ascending.
 
     Raises:
-        ValueError: one is no whole number of at least 1.
+        ValueError: a value is no whole number of at least 1.
     """
     if wrong := [value for value in values if not value.isascii() or not value.isdecimal() or int(value) < 1]:
         raise ValueError(f"micro-batches are whole numbers of at least 1, got {shortened(wrong[0])}")
@@ -142,11 +142,12 @@ def micro_batches_of(values: Sequence[str]) -> tuple[int, ...]:
 
 
 def combinations_of(axes: Mapping[str, Sequence[str]], without: Sequence[str] = ()) -> Iterator[str]:
-    """Yields every combination of the axes' values as a layout's text, less those that have, for each axis that a text
-    of `without` names, one of the values that it lists: "fsdp=full_shard 'ckpt=true,false'".
+    """Yields every combination of the axes' values as text for `Layout.flags`, except excluded ones. A text of
+    `without` such as "fsdp=full_shard 'ckpt=true,false'" excludes combinations that have one of the listed values for
+    each named axis.
 
     Raises:
-        ValueError: there are too many, or none.
+        ValueError: there are too many combinations, or none.
     """
     excluded = [{name: values.split(",") for name, values in flags_of(text).items()} for text in without]
     number = 0
@@ -163,7 +164,7 @@ def combinations_of(axes: Mapping[str, Sequence[str]], without: Sequence[str] = 
 
 
 def named_files(words: Sequence[str], folder: Path) -> Iterator[Path]:
-    """Yields the files of text that the words of a command name: by a path, behind `=`, or as a module after `-m`."""
+    """Yields the text files that a command's words name: as a path, behind `=`, or as a module after `-m`."""
     paths: set[Path] = set()
     for before, word in zip(("", *words), words, strict=False):
         names = [word, word.partition("=")[2]]
@@ -182,17 +183,17 @@ def _is_text(path: Path) -> bool:
             return False
         with path.open("rb") as file:
             return b"\0" not in file.read(4096)
-    except OSError:  # a word too long for a name, or a file that may not be read
+    except OSError:  # the word is too long for a name, or the file may not be read
         return False
 
 
 def name_of(path: Path, default: str) -> str:
-    """Returns the name of a space after the file of its training, in letters that a folder's name may have."""
+    """Returns a name for a space from its training's file, with characters allowed in a folder's name."""
     return re.sub(r"[^A-Za-z0-9._-]", "-", path.stem).strip("-._") or default
 
 
 def recipe_of(workload: Workload, seq_len: int, tokens_per_step: int) -> Recipe:
-    """Returns the recipe of a user's own training, whose model is not known."""
+    """Returns the recipe of a user's own training, whose model is unknown."""
     return Recipe(
         model=None,  # pyright: ignore[reportArgumentType]
         workload=workload,

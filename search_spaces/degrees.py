@@ -1,4 +1,4 @@
-"""Makes a `Layout` from axis values and a number of devices, and finds why it cannot run."""
+"""Makes a `Layout` from axis values and a number of devices, and finds the reason why it cannot run."""
 
 import dataclasses
 import math
@@ -13,17 +13,17 @@ from trainers.spec.mesh_rules import division_refusals, pipeline_refusals
 from trainers.spec.recipe import Recipe
 
 Reach = Literal["named", "wide", "all"]
-"""Degrees beside those that a space names: a search's, a plan's, or every one that can be."""
+"""Degrees added to a space's own: for a search ("named"), for a plan ("wide"), or all possible ones."""
 
 
 def with_divisors(
     axes: Mapping[str, tuple[Any, ...]], recipe: Recipe, num_devices: int, reach: Reach, chosen: Collection[str] = ()
 ) -> dict[str, tuple[Any, ...]]:
-    """Returns `axes` with further divisors of `num_devices` behind the values of degrees that split the model, if they
-    can cut it and its sequences. A degree of one value, or one of the `chosen`, stays as it is.
+    """Returns `axes` with further divisors of `num_devices` added to the degrees that split the model, if they can cut
+    the model and its sequences. A degree with one value, or in `chosen`, stays unchanged.
 
-    Spaces name powers of two. A search adds 3, 6 or 12, but no larger power than those named; a plan adds every
-    divisor, except context-parallel degrees that would leave a rank little of a sequence.
+    Spaces name powers of two. A search adds 3, 6 or 12, but no larger power of two; a plan adds every divisor, except
+    context-parallel degrees that leave a rank a short piece of a sequence.
     """
     wider = {
         axis: (*values, *_further(axis, values, recipe, num_devices, reach))
@@ -37,19 +37,18 @@ def _further(axis: str, named: Collection[int], recipe: Recipe, num_devices: int
     largest, declared = max(named), DEGREES[axis]
     bound = num_devices if reach == "all" else max(largest, declared.worth(recipe))
     for degree in divisors(num_devices):
-        if reach == "named" and degree & -degree > largest:  # its power of two
+        if reach == "named" and degree & -degree > largest:  # the largest power of two that divides it
             continue
         if degree not in named and min(named) < degree <= bound and declared.divides(recipe, degree):
             yield degree
 
 
 def tried(*first: str) -> dict[str, tuple[int, ...]]:
-    """Returns the values that spaces of any model try of the degrees that split it; `first` vary slowest."""
+    """Returns the values that every space tries for the degrees that split a model; `first` vary slowest."""
     return {name: values for name in (*first, *MODEL_PARALLEL) if (values := DEGREES[name].tried)}
 
 
 def divisors(number: int) -> tuple[int, ...]:
-    """Returns all divisors of `number`, ascending."""
     low = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
     return tuple(dict.fromkeys((*low, *(number // divisor for divisor in reversed(low)))))
 
@@ -57,13 +56,13 @@ def divisors(number: int) -> tuple[int, ...]:
 def fill(values: Mapping[str, Any], num_devices: int) -> Layout:
     """Returns the layout of these axis values on `num_devices`.
 
-    Degrees that `values` names are taken as they stand. Of the others, tp, pp and cp are 1 and the remaining devices
-    shard (or replicate at stage 0). `schedule` and `virtual` follow from each other. `grad_sync` becomes what the
-    engine can do, and "last" on one data-parallel rank, where both words mean the same. The degrees may fail to
-    multiply to `num_devices`: `reason_against` says so.
+    Degrees named in `values` are taken unchanged. Other model-parallel degrees are 1, and the remaining devices shard
+    (or replicate at stage 0). `schedule` and `virtual` follow from each other. `grad_sync` is set if the engine has
+    only one mode, and to "last" on one data-parallel rank, where both modes are equal. The degrees may not multiply to
+    `num_devices`; `reason_against` reports this.
 
     Raises:
-        ValueError: no engine can mean these values (`Layout`'s own sentence).
+        ValueError: the values have no meaning for the engine (the error of `Layout`).
     """
     sharded = values.get("zero_stage", 0) > 0
     data_parallel = max(1, num_devices // num_ranks(values, MODEL_PARALLEL))
@@ -84,7 +83,7 @@ def fill(values: Mapping[str, Any], num_devices: int) -> Layout:
 
 
 def _grad_syncs(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the possible values of `grad_sync`; none where the engine is unknown or cannot be imported, which is
+    """Returns the possible values of `grad_sync`; empty if the engine is unknown or cannot be imported, which is
     reported elsewhere.
     """
     try:
@@ -95,9 +94,8 @@ def _grad_syncs(values: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def refilled(layout: Layout, num_devices: int, **changed: int) -> Layout:
-    """Returns `layout` with `changed` values and its data-parallel degree set for `num_devices`.
-
-    Where it both shards and replicates, the shards keep their size and the replicas become more or fewer.
+    """Returns `layout` with `changed` values and its data-parallel degree set for `num_devices`. If it both shards and
+    replicates, the shards keep their size and the number of replicas changes.
 
     Raises:
         ValueError: the other degrees, or the shards, do not divide the devices.
@@ -112,7 +110,7 @@ def refilled(layout: Layout, num_devices: int, **changed: int) -> Layout:
 
 
 def fewest_devices(values: Mapping[str, Any]) -> int:
-    """Returns the smallest number of devices for the degrees named in `values` and for axes that need shards."""
+    """Returns the smallest number of devices for the degrees in `values` and for axes that need shards."""
     shards, tokens = fewest_shards(values), num_ranks(values, CUTTING["tokens"])
     grouped = math.prod(values.get(name, 1) for name in MODEL_PARALLEL if not DEGREES[name].multiplies)
     degrees = {"dp_shard": math.lcm(shards * tokens, grouped) // tokens, **values}
@@ -120,7 +118,7 @@ def fewest_devices(values: Mapping[str, Any]) -> int:
 
 
 def reason_against(recipe: Recipe, layout: Layout, num_devices: int) -> str | None:
-    """Returns why `layout` cannot train `recipe` on exactly `num_devices`, as one sentence; None when it can."""
+    """Returns the reason why `layout` cannot train `recipe` on `num_devices`, in one sentence; None if it can."""
     if layout.world_size != num_devices:
         degrees = layout.in_words(layout.above_one(DEGREES))
         return f"{degrees or 'every degree 1'} takes {layout.world_size} devices, there are {num_devices}"
@@ -130,8 +128,8 @@ def reason_against(recipe: Recipe, layout: Layout, num_devices: int) -> str | No
 
 
 def splits_model(values: Mapping[str, Any], num_devices: int | None) -> bool:
-    """Returns whether the tp, pp and cp of these axis values split a model in a way that their engine supports, on a
-    number of devices that divides `num_devices` (None: any).
+    """Returns whether these axis values split a model in a way that their engine supports, on a number of devices that
+    divides `num_devices` (None: any number).
     """
     split = {axis: size for axis in MODEL_PARALLEL if (size := values.get(axis, 1)) > 1}
     if not split or (num_devices is not None and num_devices % num_ranks(split, split)):
@@ -139,4 +137,4 @@ def splits_model(values: Mapping[str, Any], num_devices: int | None) -> bool:
     try:
         return split.keys() <= set(imported_rules(values["engine"]).model_parallel)
     except (KeyError, ValueError):
-        return True  # others tell of an engine that is unknown
+        return True  # an unknown engine is reported elsewhere

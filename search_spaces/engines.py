@@ -1,4 +1,4 @@
-"""The engines that a space tries and their order, from their rules: a new engine joins these spaces by itself."""
+"""The engines that a space tries, in order, derived from their rules; new engines are included automatically."""
 
 from collections.abc import Callable
 
@@ -13,27 +13,25 @@ def replicas_first() -> tuple[str, ...]:
 
 
 def shards_first() -> tuple[str, ...]:
-    """Returns all engines, those that shard before those with whole replicas only, for models that fill a device."""
+    """Returns all engines, sharding engines before engines with whole replicas only, for models that fill a device."""
     return (*sharding(), *replicating())
 
 
 def sharding() -> tuple[str, ...]:
-    """Returns the engines that shard, the simplest first."""
     return _engines_where(lambda rules: max(rules.stages) > 0)
 
 
 def sharing_experts_out() -> tuple[str, ...]:
-    """Returns the engines whose ranks can share out the experts of a block, the simplest first."""
+    """Returns the engines with expert parallelism, the simplest first."""
     return _engines_where(lambda rules: not set(CUTTING["experts"]).isdisjoint(rules.model_parallel))
 
 
 def replicating() -> tuple[str, ...]:
-    """Returns the engines that hold whole replicas only, the simplest first."""
+    """Returns the engines with whole replicas only, the simplest first."""
     return _engines_where(lambda rules: max(rules.stages) == 0)
 
 
 def compressing() -> tuple[str, ...]:
-    """Returns the engines that compress gradients."""
     return _engines_where(lambda rules: rules.has_compression)
 
 
@@ -43,7 +41,7 @@ def adapting() -> tuple[str, ...]:
 
 
 def splitting(order: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns those engines of `order` that split a model over tensor-parallel, pipeline or context-parallel ranks."""
+    """Returns the engines of `order` that support model parallelism."""
     split = _engines_where(lambda rules: bool(rules.model_parallel))
     return tuple(name for name in order if name in split)
 

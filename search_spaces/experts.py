@@ -1,4 +1,4 @@
-"""Layouts and routing that a space tries where its model has experts."""
+"""Layouts and routing that a space tries for models with experts."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -10,9 +10,11 @@ from trainers.spec.expert_rules import has_grouped_sizes
 
 
 def with_experts(space: Space) -> Space:
-    """Returns the space as it is where its model has no experts. Else it tries grouped products in every combination,
-    and the loop over experts, which nothing compiles, and ranks that share them out beside the likely fastest
-    attention; under forced balance, since first weights send most tokens to a few experts.
+    """Returns the space with layouts for the experts of its model; unchanged if the model has none.
+
+    It tries grouped products in every combination; and with the likely fastest attention the uncompiled loop over
+    experts, and expert parallelism. Routing is balanced by force, because initial weights send most tokens to a few
+    experts.
     """
     model = space.recipe.model
     if not model.num_experts:
@@ -33,8 +35,8 @@ def with_experts(space: Space) -> Space:
 
 
 def _shared_out(values: Mapping[str, tuple[Any, ...]]) -> tuple[dict[str, tuple[Any, ...]], ...]:
-    """Returns `Space.variations` whose ranks share out experts, beside these values of other axes: alone, with blocks
-    gathered ahead, and in the stages of a pipeline.
+    """Returns `Space.variations` with expert parallelism and these values of other axes: alone, with prefetched blocks,
+    and with pipeline stages.
     """
     apart = {**values, "compile": ("block", "none"), "experts": ("grouped",), "ep": (2, 4, 8)}
     return (apart, {**apart, "prefetch": (1,)}, {**apart, "pp": (2, 4, 8)})

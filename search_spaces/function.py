@@ -1,4 +1,4 @@
-"""The space of a function of the user's own that builds a training step: its axes are those of `--set`."""
+"""The space of a user's own function that builds a training step; its axes come from `--set`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ def axes_of_texts(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Returns the values by axis of texts such as "width=256,512".
 
     Raises:
-        ValueError: no "=", a name that is none, an axis given twice, or a value twice or empty.
+        ValueError: no "=", an invalid name, an axis given twice, or a repeated or empty value.
     """
     axes: dict[str, tuple[str, ...]] = {}
     for text in texts:
@@ -40,11 +40,11 @@ def space_of_function(
     without: Sequence[str] = (),
 ) -> Space:
     """Returns the space of the function `build` (`FILE.py:NAME` or `MODULE:NAME`), which runs in `folder`, at sequences
-    of `seq_len` tokens: the product of its axes, at each micro-batch that is listed, else at doubled ones until memory
-    or the step ends them. For `environment` and `without` see `search_spaces.command.space_of_command`.
+    of `seq_len` tokens. It has the product of the axes in `sets`, at each listed micro-batch, or at doubling ones until
+    memory or the step's size ends them. For `environment` and `without` see `search_spaces.command.space_of_command`.
 
     Raises:
-        ValueError: see `axes_of_texts` and `file_of`; or a length that does not divide the tokens.
+        ValueError: as for `axes_of_texts` and `file_of`; or `seq_len` does not divide the tokens.
     """
     axes = axes_of_texts(sets)
     if tokens_per_step % seq_len:

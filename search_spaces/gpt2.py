@@ -1,4 +1,4 @@
-"""GPT-2 (https://huggingface.co/openai-community/gpt2 and gpt2-xl), and eight ZeRO experiments on it by name."""
+"""GPT-2 (https://huggingface.co/openai-community/gpt2 and gpt2-xl), and eight named ZeRO experiments with it."""
 
 import dataclasses
 import itertools
@@ -21,7 +21,7 @@ GPT2 = ModelSpec(
     vocab_size=50_257,
     max_positions=1024,
 )
-"""124,439,808 parameters. What it does not state is in the published file as it is transformers' default
+"""124,439,808 parameters. The published file has transformers' defaults for everything else
 (https://huggingface.co/openai-community/gpt2/blob/main/config.json).
 """
 
@@ -72,7 +72,7 @@ def gpt2() -> Space:
 
 
 def gpt2_xl() -> Space:
-    """Returns GPT-2 XL: 23.2 GiB of fp32 weights, gradients and states a replica, so sharded layouts come first."""
+    """Returns GPT-2 XL: 23.2 GiB of fp32 weights, gradients and states per replica, so sharded layouts come first."""
     base = gpt2()
     space = dataclasses.replace(
         base,
@@ -91,9 +91,8 @@ def gpt2_xl() -> Space:
 
 
 def gpt2_zero() -> Space:
-    """Returns eight named points of one GPU: ZeRO 0-3 in fp16 and fp32, batch 32, length 128.
-
-    They are the experiments of the dist-training-deepspeed report, which ran them on an H100 NVL.
+    """Returns eight named points for one GPU: ZeRO 0-3 in fp16 and fp32, batch 32, length 128. They are the experiments
+    of the dist-training-deepspeed report, which ran them on an H100 NVL.
     """
     return Space(
         name="gpt2_zero",
@@ -114,10 +113,8 @@ def gpt2_zero() -> Space:
 
 
 def gpt2_xl_compressed() -> Space:
-    """Returns DDP with gradients exchanged whole, in bf16 and as PowerSGD's factors, each a recipe with a winner of its
-    own.
-
-    One micro-step a step where the ladder reaches 16 on four devices, so that the exchange weighs.
+    """Returns DDP with gradients exchanged whole, in bf16 and as PowerSGD's factors, each a recipe with its own winner.
+    A step has one micro-step at micro-batch 16 on four devices, so that the exchange matters.
     """
     base = gpt2_xl()
     recipe = dataclasses.replace(base.recipe, global_batch=64)
@@ -152,9 +149,7 @@ _FSDP = {
 
 def gpt2_fsdp() -> Space:
     """Returns the rows of a Lightning report on four V100 of 16 GB: full sharding, length 128, one micro-step a step,
-    AMP.
-
-    With `--device-memory-gib 16` they end where theirs did; iteration times are what compares.
+    AMP. With `--device-memory-gib 16` memory ends the rows as in the report; iteration times are comparable.
     """
     return Space(
         name="gpt2_fsdp",
@@ -176,8 +171,8 @@ def gpt2_fsdp() -> Space:
 
 
 def gpt2_128() -> Space:
-    """Returns the same models and length as large as they go: ladders up to the first out-of-memory error, kernels and
-    prefetch.
+    """Returns the models and length of `gpt2_fsdp` with larger micro-batches: ladders up to the first out-of-memory
+    error, other kernels and prefetch.
     """
     recipe = Recipe(model=GPT2_XL, seq_len=128, global_batch=4096)
     return Space(

@@ -1,5 +1,5 @@
-"""GPT-OSS 20B (https://huggingface.co/openai/gpt-oss-20b), whose blocks have 32 experts, every second one a window of
-128 tokens, and attention sinks; published in four bits, searched and trained in the recipe's types.
+"""GPT-OSS 20B (https://huggingface.co/openai/gpt-oss-20b): 32 experts in every block, a window of 128 tokens in every
+second one, and attention sinks. It is published in four bits, but searched and trained in the recipe's types.
 """
 
 import dataclasses
@@ -45,13 +45,13 @@ _CONFIG: dict[str, Any] = {
     "vocab_size": 201_088,
 }
 GPT_OSS_20B = ModelSpec.from_config(_CONFIG, name="gpt-oss-20b")
-"""20,914,757,184 parameters, of which a token passes 4,187,440,704;
+"""20,914,757,184 parameters, of which a token uses 4,187,440,704;
 https://huggingface.co/openai/gpt-oss-20b/blob/main/config.json.
 """
 
 
 def gpt_oss_20b() -> Space:
-    """Returns GPT-OSS 20B at sequence 4096 with the axes of `llama3_8b`, under forced balance; FlexAttention alone is
+    """Returns GPT-OSS 20B at sequence 4096 with the axes of `llama3_8b`, under forced balance. Only FlexAttention is
     fused with sinks.
     """
     base = llama3_8b()

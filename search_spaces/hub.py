@@ -1,4 +1,4 @@
-"""Models of the Hugging Face hub by their id, `owner/name` or `owner/name@revision`: their `config.json` alone."""
+"""Models of the Hugging Face hub by id, `owner/name` or `owner/name@revision`; only their `config.json` is read."""
 
 import dataclasses
 import functools
@@ -12,7 +12,7 @@ from trainers.spec.codec import json_object
 _ID = re.compile(r"([A-Za-z0-9][\w.-]*/[\w-][\w.-]*(?<!\.py)(?<!\.json))(?:@([\w.-][\w./-]*))?")
 _ROOT = Path(__file__).resolve().parents[__name__.count(".")]
 LONGEST_S = 15.0
-"""Seconds that the hub has for its answer: its library itself tries for more than a minute."""
+"""Seconds allowed for the hub's answer; its library would retry for more than a minute."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,12 +27,11 @@ class HubConfig:
 
     @property
     def pinned(self) -> str:
-        """The id by which the same file is found again, without a network while it is in the cache."""
+        """The id of the same file, which needs no network while the file is in the cache."""
         return f"{self.model}@{self.commit}"
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Sentences on where the file is from."""
         source = f"the config.json of {self.model} is that of commit {self.commit[:12]} at {self.endpoint}"
         return (source, self.warning) if self.warning else (source,)
 
@@ -44,10 +43,10 @@ def is_id(text: str) -> bool:
 
 @functools.cache
 def fetch(text: str) -> HubConfig:
-    """Returns the configuration of the id `text`; fetched once in a process.
+    """Returns the configuration of the id `text`; fetched once per process.
 
     Raises:
-        ValueError: it cannot be had, with the reason and what to do.
+        ValueError: it cannot be fetched; states the reason and a remedy.
     """
     match = _ID.fullmatch(text)
     assert match is not None

@@ -1,4 +1,4 @@
-"""The ladder of a layout: its micro-batches, listed ones and those that go on from them until the batch ends them."""
+"""The ladder of a layout: its listed micro-batches, and further ones up to the batch's size."""
 
 from collections.abc import Sequence
 
@@ -8,14 +8,13 @@ from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
 
 _LARGEST = 1024
-"""Largest micro-batch that is reached by doubling where the accumulation is fixed, so that no batch ends a ladder."""
+"""Largest micro-batch reached by doubling if the accumulation is fixed, so that no batch size ends the ladder."""
 
 
 def doubled(micro_batches: Sequence[int], recipe: Recipe, layout: Layout) -> tuple[int, ...]:
-    """Returns the micro-batches and the larger ones up to a rank's whole batch, ascending.
-
-    Each further one is the smallest divisor of a rank's batch that is at least twice the one before it: 1, 2, 4, 8 of
-    a batch of 8, and 1, 2, 11, 22 of one of 22. Memory, which ends a ladder too, is not looked at.
+    """Returns the micro-batches and larger ones up to a rank's whole batch, ascending. Each further one is the smallest
+    divisor of a rank's batch that is at least twice the previous one: 1, 2, 4, 8 for a batch of 8, and 1, 2, 11, 22 for
+    22. Memory, which ends a ladder too, is ignored.
     """
     rungs = sorted(micro_batches)
     if recipe.grad_accum:
@@ -30,14 +29,14 @@ def doubled(micro_batches: Sequence[int], recipe: Recipe, layout: Layout) -> tup
 
 
 def every(recipe: Recipe, layout: Layout) -> tuple[int, ...]:
-    """Returns every micro-batch that divides a rank's batch, ascending; 1 where the ranks do not share the batch."""
+    """Returns every micro-batch that divides a rank's batch, ascending; 1 if the ranks do not divide the batch."""
     rank_batch, remainder = divmod(recipe.global_batch, layout.data_parallel)
     return (1,) if remainder else tuple(divisors(rank_batch))
 
 
 def dividing(micro_batches: Sequence[int], recipe: Recipe, layout: Layout) -> tuple[int, ...]:
-    """Returns `micro_batches` if one of them divides the global batch of `recipe` on `layout`; else the micro-batches
-    up to the largest of them that do, if there are any.
+    """Returns `micro_batches` if one of them divides the global batch of `recipe` on `layout`; otherwise the divisors
+    up to the largest of them, if there are any.
     """
     if recipe.grad_accum or any(divides(recipe, layout, micro_batch) for micro_batch in micro_batches):
         return tuple(micro_batches)

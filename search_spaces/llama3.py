@@ -1,4 +1,4 @@
-"""Llama 3 8B (https://huggingface.co/meta-llama/Meta-Llama-3-8B) at its own length, and at one that fills a device."""
+"""Llama 3 8B (https://huggingface.co/meta-llama/Meta-Llama-3-8B) at its own length and at longer ones."""
 
 import dataclasses
 from typing import Any
@@ -83,8 +83,8 @@ def llama3_8b() -> Space:
 
 
 def llama3_8b_sft() -> Space:
-    """Returns Llama 3 8B fine-tuned on chats at sequence 4096: marked tokens have a loss, and documents see themselves
-    alone. Without `--data` the stream draws both.
+    """Returns Llama 3 8B fine-tuned on chats at sequence 4096: only marked tokens have a loss, and attention stays
+    within documents. Without `--data` the stream draws marks and documents.
     """
     base = llama3_8b()
     recipe = dataclasses.replace(
@@ -104,8 +104,8 @@ def llama3_8b_sft() -> Space:
 
 
 def llama3_8b_32k() -> Space:
-    """Returns Llama 3.1 8B, which is made for that length, at sequence 32,768: one sequence's activations fill a
-    device, so cp comes first.
+    """Returns Llama 3.1 8B, whose positions allow it, at sequence 32,768: one sequence's activations fill a device, so
+    context parallelism comes first.
     """
     base = llama3_8b()
     space = dataclasses.replace(
@@ -124,8 +124,8 @@ def llama3_8b_32k() -> Space:
 
 
 def llama3_8b_131k() -> Space:
-    """Returns Llama 3.1 8B at sequence 131,072, all that its positions are made for: a sequence is cut over eight or
-    more ranks, or over the blocks and widths of a model too.
+    """Returns Llama 3.1 8B at sequence 131,072, the limit of its positions: a sequence is cut over eight or more ranks,
+    or over a model's blocks and widths too.
     """
     base = llama3_8b_32k()
     space = dataclasses.replace(

@@ -15,33 +15,31 @@ from trainers.spec.recipe_axes import INCLUDED, STREAM
 from trainers.text import VOCAB_SIZE
 
 _WINDOW = 64
-"""Tokens of a sliding window in a miniature, a quarter of its sequences."""
+"""Tokens of a miniature's sliding window, a quarter of its sequences."""
 
 _DEGREES = (*CUTTING["width"], *CUTTING["depth"], "virtual", *CUTTING["tokens"], "cp_exchange")
 """Axes that split the model, in the order in which a miniature's layouts vary."""
 
 MOST_FFN = 8.0
-"""Largest width of a miniature's feed-forward blocks over its hidden size, that of Gemma 7B: wider ones do not fit
-under the cap. transformers' defaults give them to a configuration that states its hidden size alone.
+"""Largest ratio of a miniature's feed-forward width to its hidden size, taken from Gemma 7B; wider models do not fit
+under the memory cap. transformers' defaults give such widths to a configuration that states only its hidden size.
 """
 
 _EXPERTS, _CHOSEN = 8, 2
-"""Experts of a miniature's block, and those that a token visits, where the model has as many."""
+"""Largest number of experts of a miniature's block, and of experts that a token uses."""
 
 TIME_BUDGET_S = 385.0
-"""Default time budget of two workers, in seconds. Two quiet cores need about half of it; beside two busy loops
-`make search` takes seven minutes with it, the start and the end of Ray included.
+"""Default time budget of two workers, in seconds. Two idle cores need about half of it; beside two busy loops `make
+search` takes seven minutes with it, including Ray's start and end.
 """
 
 
 def small_model(
     model: ModelSpec, *, num_layers: int = 4, hidden_size: int = 256, num_heads: int = 8, max_positions: int = 512
 ) -> ModelSpec:
-    """Returns a byte-level model of `model`'s architecture: its kind of positions, norms, feed-forward and head, only
-    smaller.
-
-    `max_positions` counts where `model` has a bound on the length. Grouped key/value heads stay grouped. All experts of
-    a block together are as wide as the widest feed-forward block of a miniature, or less.
+    """Returns a byte-level model of `model`'s architecture: the same kinds of positions, norms, feed-forward block and
+    head, but smaller. `max_positions` applies if `model` limits the length. Grouped key/value heads stay grouped. A
+    block's experts together are at most as wide as a miniature's widest feed-forward block.
     """
     grouped = model.num_kv_heads < model.num_heads
     num_experts = min(_EXPERTS, model.num_experts)
@@ -72,21 +70,21 @@ def small_model(
 
 
 def _attention(model: ModelSpec) -> str:
-    """Returns the kernel of a miniature's attention: ALiBi is a mask of sdpa, which has no sinks."""
+    """Returns a miniature's attention kernel. "sdpa" would need a mask for ALiBi and has no sinks."""
     if architecture_of(model.architecture).attention_sinks:
         return "flex"
     return "eager" if model.position == "alibi" else "sdpa"
 
 
 MOST_SEQUENCE_FLOPS = 2e10
-"""FLOPs of training on one sequence up to which a model is measured itself where there is no GPU: four times the
+"""Largest FLOPs of training on one sequence for a model that is itself measured without a GPU: four times a
 miniature's, so that its search takes minutes too.
 """
 
 
 def on_cpus(space: Space) -> Space:
-    """Returns what is searched without a GPU: the space's own model in fp32 where it is small enough for two CPU
-    workers, with its length and batch and the miniature's few layouts; else its miniature.
+    """Returns the space to search without a GPU: the space's own model in fp32 if it is small enough for two CPU
+    workers, with its length and batch and the miniature's few layouts; otherwise its miniature.
     """
     recipe, small = space.recipe, stand_in(space)
     if recipe.model.flops_per_token(recipe.seq_len) * recipe.seq_len > MOST_SEQUENCE_FLOPS:
@@ -106,8 +104,8 @@ def on_cpus(space: Space) -> Space:
 
 
 def of_its_own_axes(space: Space) -> Space:
-    """Returns `space`, which a file made of another one, with a miniature of its own model, engines, stages,
-    checkpointing and micro-batches in place of the other's; one that the file made itself stays.
+    """Returns `space`, which a file derived from another space, with a miniature of its own model, engines, stages,
+    checkpointing and micro-batches instead of the inherited one; a miniature that the file made stays.
     """
     inherited = space.miniature
     if inherited is None or not inherited.is_stand_in or inherited.num_workers is None or space.points:
@@ -130,11 +128,11 @@ def stand_in(space: Space, num_workers: int = 2) -> Space:
     """Returns the miniature of `space`: its architecture on the included text, `num_workers` CPU workers under a memory
     cap.
 
-    Few enough layouts for some minutes on two cores, final runs and numerics gate included: all three engines, sharded
-    in full where they can, by transformers' own kernels, since compiling takes longer than the whole search. Points
-    that are as fast as each other would take most of that time and stay unresolved, as DDP and ZeRO-0 or two
-    micro-batches of one layout do: one that fits and one that does not, since the cap is too small for the larger one,
-    as a real device's memory is. On four workers and more the model is split too, by every degree that `space` names.
+    It has few enough layouts for some minutes on two cores, including confirmation runs and numerics gate: all three
+    engines, fully sharded if possible, with transformers' kernels, because compiling takes longer than the search.
+    Points of equal speed would take most of the time and stay unresolved, such as DDP and ZeRO-0, or two micro-batches
+    of one layout. So of two micro-batches one fits and, as on a real device, the larger one exceeds the cap. On four
+    and more workers the model is also split by every degree that `space` names.
     """
     model = small_model(space.recipe.model)
     adapters: dict[str, Any] = {
@@ -142,8 +140,8 @@ def stand_in(space: Space, num_workers: int = 2) -> Space:
     }
     trains = engines.adapting() if space.recipe.adapter_rank else engines.replicas_first()
     degrees = {axis: space.model_parallel[axis] for axis in _DEGREES if axis in space.model_parallel}
-    # Both ways to compute experts are about as fast as each other on a CPU: each runs in one engine, and two ranks
-    # share out experts in one.
+    # Both ways to compute experts are about equally fast on a CPU, so each runs in one engine, and expert parallelism
+    # of two ranks in one.
     ways = ("grouped" if has_grouped_sizes(space.recipe.model) else "loop", "loop")
     grouped, loop = ({"experts": (way,)} if model.num_experts else {} for way in ways)
     apart = {"engine": engines.sharing_experts_out(), "ep": (2,)}
@@ -156,9 +154,9 @@ def stand_in(space: Space, num_workers: int = 2) -> Space:
             seq_len=256,
             global_batch=16,
             compute_precision="fp32",
-            # A small model on small batches learns visibly within the few steps of a measurement.
+            # With this rate a small model on small batches learns visibly within a measurement's few steps.
             learning_rate=1e-3,
-            # No token of the text is marked; the stream marks a share of its own.
+            # The text has no marked tokens; the stream marks a share of its tokens.
             data=INCLUDED if space.recipe.trained_tokens == "all" else STREAM,
             routing=space.recipe.routing,
             attention_mask=space.recipe.attention_mask,
@@ -178,7 +176,7 @@ def stand_in(space: Space, num_workers: int = 2) -> Space:
         model_parallel=split if degrees else {},
         model_parallel_from=4,
         assumed=("global_batch",),
-        # Attention with sinks holds all scores on a CPU.
+        # On a CPU attention with sinks materialises all scores.
         micro_batches=(2, 4) if architecture_of(model.architecture).attention_sinks else (4, 8),
         refine=False,
         device_memory_gib=0.24,

@@ -7,8 +7,8 @@ from trainers.spec.optional_kernels import installed_values
 
 
 def with_installed(space: Space, *axes: str) -> Space:
-    """Returns the space that tries the installed optional kernels of these axes too. They stand behind its own values:
-    where a prediction knows no difference, the plainer kernel comes first.
+    """Returns the space with the installed optional kernels of these axes added after its own values, so that the
+    plainer kernel comes first where predictions are equal.
     """
     values = {axis: (*space.axes[axis], *installed_values(axis)) for axis in axes}
     return dataclasses.replace(space, axes={**space.axes, **values}, optional_axes=axes)

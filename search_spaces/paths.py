@@ -11,7 +11,7 @@ def expanded(text: str | Path) -> Path:
     """Returns the path with `~` and `~user` replaced by home folders.
 
     Raises:
-        ValueError: there is no such user, or no file system takes such a path; one sentence.
+        ValueError: there is no such user, or no file system allows the path; one sentence.
     """
     shortened = str(text) if len(str(text)) <= 80 else f"{str(text)[:77]}..."
     try:

@@ -1,5 +1,5 @@
-"""Qwen3 8B (https://huggingface.co/Qwen/Qwen3-8B) at the length at which Llama 3 8B is searched, and Qwen3 30B-A3B
-(https://huggingface.co/Qwen/Qwen3-30B-A3B), whose blocks have 128 experts; the former also frozen, with adapters.
+"""Qwen3 8B (https://huggingface.co/Qwen/Qwen3-8B) at the length of the Llama 3 8B space, also frozen with adapters; and
+Qwen3 30B-A3B (https://huggingface.co/Qwen/Qwen3-30B-A3B), whose blocks have 128 experts.
 """
 
 import dataclasses
@@ -57,7 +57,7 @@ QWEN3_30B_A3B = ModelSpec.from_config(
     },
     name="qwen3-30b-a3b",
 )
-"""30,532,122,624 parameters, of which a token passes 3,353,032,704;
+"""30,532,122,624 parameters, of which a token uses 3,353,032,704;
 https://huggingface.co/Qwen/Qwen3-30B-A3B/blob/main/config.json.
 """
 
@@ -74,8 +74,8 @@ def qwen3_8b() -> Space:
 
 
 def qwen3_8b_lora() -> Space:
-    """Returns Qwen3 8B, frozen, with adapters of rank 16 on all linear layers, at sequence 2048: the engines that train
-    adapters, whole replicas among them, which take 16 GiB.
+    """Returns Qwen3 8B, frozen, with adapters of rank 16 on all linear layers, at sequence 2048, for the engines that
+    train adapters; whole replicas, included, take 16 GiB.
     """
     base = llama3_8b()
     untried = ("pp", "schedule", "virtual")

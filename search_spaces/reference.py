@@ -1,6 +1,5 @@
-"""Models that people plan for and that no single node trains, for `python -m platform.plan`, by name.
-
-They are spaces like any other, only not listed by `names`: a search of them wants hundreds of devices.
+"""Models that people plan for and that no single node can train, by name, for `python -m platform.plan`. `names` does
+not list these spaces, because a search needs hundreds of devices.
 """
 
 import dataclasses
@@ -39,8 +38,8 @@ def _gpt(name: str, num_layers: int, hidden_size: int, num_heads: int, max_posit
 
 
 def _pipelined(name: str, summary: str, *recipes: Recipe) -> Space:
-    """Returns a space of 3D-parallel layouts: tensor and pipeline parallelism under DDP and FSDP2; and of DeepSpeed's
-    without.
+    """Returns a space of 3D-parallel layouts (tensor and pipeline parallelism with DDP and FSDP2) and of DeepSpeed's
+    without model parallelism.
     """
     first, *further = recipes
     return Space(
@@ -62,7 +61,6 @@ def _pipelined(name: str, summary: str, *recipes: Recipe) -> Space:
 
 
 def names() -> tuple[str, ...]:
-    """Returns the names that `load` knows."""
     return ("gpt_175b", "gpt_200b", "gpt2_xxl", *_TEN_ROWS)
 
 
@@ -70,7 +68,7 @@ def load(name: str) -> Space:
     """Returns the space of that name.
 
     Raises:
-        KeyError: no such name.
+        KeyError: the name is unknown.
     """
     if name in _TEN_ROWS:
         layers, hidden, heads, batch = _TEN_ROWS[name]

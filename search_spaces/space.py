@@ -1,4 +1,4 @@
-"""`Space`: what may be tried for one model."""
+"""`Space`: the recipes and layouts to try for one model."""
 
 import dataclasses
 import itertools
@@ -25,27 +25,27 @@ _ON_MANY: Mapping[str, tuple[Any, ...]] = {"virtual": (4, 8), "checkpointing": (
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Space(SpaceFields):
-    """The layouts and batch points that may be tried for one model, made of the fields of `SpaceFields`.
+    """The layouts and batch points that may be tried for one model, from the fields of `SpaceFields`.
 
     Raises:
-        ValueError: see `SpaceFields`.
+        ValueError: as for `SpaceFields`.
     """
 
     miniature: "Space | None" = None
-    """The space on machines without a GPU: a small model of the same architecture, or the model itself where it is
-    small enough.
+    """The space for machines without a GPU: a small model of the same architecture, or the model itself if it is small
+    enough.
     """
 
     def candidates(self, num_devices: int) -> tuple[tuple[Candidate, ...], tuple[RejectedLayout, ...]]:
-        """Returns all that can run on `num_devices`, in the order of the axes, and what cannot, with reasons.
+        """Returns the candidates that can run on `num_devices`, in the order of the axes, and the layouts that cannot,
+        with reasons.
 
-        A combination of axes that no engine can mean (DDP at stage 3) or that comes out as an earlier layout is left
-        out silently. A micro-batch that does not divide the global batch is left out of the ladder; a layout whose
-        ladder is empty is rejected. Where no layout is left, all degrees are tried that can be.
+        A combination without meaning (DDP at stage 3), or equal to an earlier layout, is left out silently. A
+        micro-batch that does not divide the global batch is left out of the ladder; a layout with an empty ladder is
+        rejected. If no layout is left, all possible degrees are tried.
 
         Raises:
-            ValueError: there are fewer devices than `num_workers`, a named point is one that no engine can mean, or
-                nothing at all can run.
+            ValueError: there are fewer devices than `num_workers`, a named point has no meaning, or nothing can run.
         """
         world_size = num_devices if self.num_workers is None else self.num_workers
         if num_devices < world_size:
@@ -96,8 +96,8 @@ class Space(SpaceFields):
         return tuple(candidates.values()), tuple(rejected), against
 
     def ladder(self, micro_batches: tuple[int, ...], recipe: Recipe, layout: Layout) -> tuple[int, ...]:
-        """Returns the micro-batches that a layout may be tried at, of which `micro_batches` are listed; they may fail
-        to divide the batch.
+        """Returns the micro-batches at which a layout may be tried, given the listed `micro_batches`; some may not
+        divide the batch.
         """
         if self.points or MICRO_BATCH in self.chosen:
             return micro_batches
@@ -106,13 +106,14 @@ class Space(SpaceFields):
         return (doubled if self.doubling else dividing)(micro_batches, recipe, layout)
 
     def with_changes(self, texts: Sequence[str]) -> "Space":
-        """Returns the space with axes replaced, as `--set axis=value,value` asks; its miniature stays as it is.
+        """Returns the space with axes replaced, as `--set axis=value,value` asks; its miniature is not changed.
 
-        A change of a Recipe field makes another recipe (several values: several recipes, the first the reference).
-        On a space of named points an axis that the points fix cannot be changed, and `point=a,b` picks points.
+        A change of a Recipe field makes another recipe (several values make several recipes, the first being the
+        reference). In a space of named points an axis that the points fix cannot be changed, and `point=a,b` selects
+        points.
 
         Raises:
-            ValueError: see `changes.parse`; or a value with which no layout can run on any number of devices.
+            ValueError: as for `changes.parse`; or a value allows no layout on any number of devices.
         """
         space = self
         requested = parse(texts)
@@ -121,7 +122,7 @@ class Space(SpaceFields):
                 "grad_accum and global_batch say the same twice: with the micro-batch either fixes the other, so --set"
                 " one of them"
             )
-        # Some fields of a recipe may be set only where others are: these stand before them.
+        # Some fields of a recipe may only be set after others, which stand before them.
         place = [*axes_of(Recipe)].index
         for change in sorted(requested, key=lambda change: place(change.axis) if change.kind == "recipe" else 0):
             space = space._changed(change)
@@ -129,10 +130,9 @@ class Space(SpaceFields):
         return space
 
     def on_workers(self, num_workers: int) -> "Space":
-        """Returns the space on `num_workers` devices.
-
-        Its budget of time grows with them, as CPU workers share the cores, and is doubled from as many on as split the
-        model, which have three or four times as many layouts.
+        """Returns the space on `num_workers` devices. Its time budget grows with their number, because CPU workers
+        share the cores, and doubles from the number on at which the model is split, with three or four times as many
+        layouts.
         """
         budget_s = self.time_budget_s
         if budget_s is not None and self.num_workers is not None:
@@ -142,8 +142,8 @@ class Space(SpaceFields):
         return dataclasses.replace(self, num_workers=num_workers, time_budget_s=budget_s)
 
     def with_shared_batch(self, counts: Sequence[int], *, stated: bool = False) -> "Space":
-        """Returns the space with an assumed global batch that devices of all `counts` share evenly; with one that is
-        not assumed only where `stated` says to change it too.
+        """Returns the space with an assumed global batch that devices of all `counts` divide evenly; a batch that is
+        not assumed is changed only if `stated`.
         """
         if "global_batch" not in self.assumed and not stated:
             return self
@@ -159,8 +159,8 @@ class Space(SpaceFields):
         return dataclasses.replace(self, recipe=first, further_recipes=tuple(further))
 
     def widened(self, num_devices: int) -> "Space":
-        """Returns the space to plan for `num_devices`: on many, where no search tries all layouts, with more virtual
-        stages and selective checkpointing. An axis of one value, as `--set` may leave it, stays.
+        """Returns the space to plan for `num_devices`: for many devices with more virtual stages and selective
+        checkpointing, because no search tries all layouts there. An axis with one value, such as from `--set`, stays.
         """
         if num_devices < _MANY_DEVICES or not self.model_parallel:
             return self
@@ -210,7 +210,7 @@ class Space(SpaceFields):
             )
         if axis == GRAD_ACCUM and (wrong := [value for value in values if value < 1]):
             raise ValueError(f"grad_accum must be at least 1, got {wrong[0]}")
-        # Of accumulation and global batch one is set, and the other follows.
+        # Either accumulation or global batch is set, and the other follows.
         follows = {GRAD_ACCUM: {"global_batch": 0}, "global_batch": {GRAD_ACCUM: 0}}.get(axis, {})
         recipes = [
             dataclasses.replace(recipe, **{axis: value, **follows}) for value in values for recipe in self.recipes
@@ -220,7 +220,7 @@ class Space(SpaceFields):
         return dataclasses.replace(self, recipe=first, further_recipes=tuple(further), assumed=assumed)
 
     def _check(self, requested: Sequence[AxisChange]) -> None:
-        """Checks that every requested value can run somewhere: on the fewest devices that its degrees allow."""
+        """Checks that every requested value can run on the smallest number of devices that its degrees allow."""
         unproven = {(change.axis, value) for change in requested for value in change.values}
         against: dict[tuple[str, Any], Reasons] = {}
         for recipe, values, micro_batches, _ in self.combinations():
@@ -248,8 +248,8 @@ class Space(SpaceFields):
     def combinations(
         self, num_devices: int | None = None, reach: Reach = "named"
     ) -> Iterator[tuple[Recipe, dict[str, Any], tuple[int, ...], str]]:
-        """Yields (recipe, axis values, micro-batches, point's name) of all that the space names for `num_devices`
-        (None: for any), meaningful or not, and with the degrees within `reach` that it does not name.
+        """Yields (recipe, axis values, micro-batches, point's name) for everything that the space names on
+        `num_devices` (None: any number), meaningful or not, including further degrees within `reach`.
         """
         if self.points:
             shared = {axis: values[0] for axis, values in self.axes.items()}

@@ -1,4 +1,4 @@
-"""`SpaceFields`: what a space states, checked, and the sentences that follow from it."""
+"""`SpaceFields`: the checked fields of a space, and the sentences that follow from them."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -15,13 +15,13 @@ from trainers.spec.recipe import Recipe
 class SpaceFields:
     """The fields of a `Space`: the layouts and batch points that may be tried for one model.
 
-    The layouts are the product of `axes`: the first axis varies slowest and the first value of an axis is the one
-    that is likely best, so a search that is cut short has seen the likely good ones. With `points` the space is
-    exactly these, and `axes` holds what they share.
+    The layouts are the product of `axes`. The first axis varies slowest and an axis's first value is likely the best,
+    so that an interrupted search has seen the likely good layouts. With `points` the space consists of these, and
+    `axes` holds their common values.
 
     Raises:
-        ValueError: no name, an axis that `Layout` lacks or without values, a micro-batch below 1 or none at all,
-            points that share a name or clash with the axes.
+        ValueError: no name, an axis that `Layout` lacks or without values, no micro-batch or one below 1, or points
+            that share a name or contradict the axes.
     """
 
     name: str
@@ -30,62 +30,61 @@ class SpaceFields:
     recipe: Recipe
     """The reference recipe."""
     axes: Mapping[str, tuple[Any, ...]]
-    """Layout field -> its values. Fields left out keep `Layout`'s default, degrees left out are filled."""
+    """Values by layout field. Missing fields keep `Layout`'s default; missing degrees are derived."""
     model_parallel: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict[str, tuple[Any, ...]])
-    """Values by layout field in a further product, of layouts that split the model; missing fields are as in `axes`.
-    Degrees that do not divide the devices, the model or its batch, and those that an engine does not support, are left
-    out.
+    """Values by layout field for a further product of layouts that split the model; missing fields are as in `axes`.
+    Degrees that do not divide the devices, the model or its batch, or that the engine lacks, are left out.
     """
     model_parallel_from: int = 2
-    """The smallest number of devices that has that further product."""
+    """Smallest number of devices with this further product."""
     variations: tuple[Mapping[str, tuple[Any, ...]], ...] = ()
-    """Further products for layouts that do not split the model, each with its values in place of those of `axes`:
-    what is tried one axis at a time (`search_spaces.variations`). What an engine lacks is left out silently.
+    """Further products for layouts that do not split the model, whose values replace the values of `axes`: values tried
+    one axis at a time (`search_spaces.variations`). Values that an engine lacks are left out silently.
     """
     narrowed: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
-    """The reason, as the end of a sentence, for each axis that has fewer values than a `config.json` has, or not all of
-    them in every combination.
+    """The reason, as the end of a sentence, for each axis that has fewer values than a `config.json` gives, or has them
+    not in every combination.
     """
     optional_axes: tuple[str, ...] = ()
-    """Axes to which `search_spaces.optional` adds the kernels of optional packages that are installed."""
+    """Axes to which `search_spaces.optional` adds installed optional kernels."""
     micro_batches: tuple[int, ...] = ()
     doubling: bool = False
-    """Whether ladders go on from the largest of `micro_batches`, doubling (`ladder.doubled`), until the global batch
-    ends them in the space and memory in a plan or search.
+    """Whether ladders continue beyond the largest of `micro_batches` by doubling (`ladder.doubled`), until the global
+    batch, or in a plan or search memory, ends them.
     """
     finds_largest: bool = False
-    """Whether a trial finds the largest divisor of a rank's batch that fits, and measures it alone."""
+    """Whether a trial finds the largest divisor of a rank's batch that fits, and measures only that."""
     refine: bool = True
     """Whether every integer between the last micro-batch that fits and the first that does not is tried too."""
     further_recipes: tuple[Recipe, ...] = ()
-    """Only measurements of one recipe compete: each of these has a winner of its own."""
+    """Further recipes, each with its own winner, because only measurements of one recipe compete."""
     points: tuple[Point, ...] = ()
     assumed: tuple[str, ...] = ()
-    """Fields of the recipe that nobody stated: of a `config.json` without length or batch, and the batch of the spaces
-    that `search_spaces.load` knows by name.
+    """Fields of the recipe that nobody stated: length or batch missing in a `config.json`, and the batch of spaces that
+    `search_spaces.load` knows by name.
     """
     chosen: tuple[str, ...] = ()
-    """Layout fields that `--set` names, and the micro-batch: other values than those are not tried, and a plan has
-    degrees that no space has by itself, as tp across nodes.
+    """Axes that `--set` names: no other values are tried, and a plan includes degrees that no space has by itself, such
+    as tp across nodes.
     """
     remarks: tuple[str, ...] = ()
-    """Sentences on what the model's file states and this project leaves out."""
+    """Sentences on statements in the model's file that this project ignores."""
     tokens: float = 100e9
     """The token budget for which days and cost are reported."""
     device_memory_gib: float | None = None
     """Memory cap of a device unless the user gives one; None for all of its memory."""
     num_workers: int | None = None
-    """Devices that a trial takes; None for all of the cluster's."""
+    """Number of devices of a trial; None for all of the cluster's."""
     hang_floor_s: float = 60.0
-    """A trial is hung after max(this, 10 x its slowest micro-step) without a micro-step."""
+    """A trial counts as hung after max(this, 10 x its slowest micro-step) seconds without a micro-step."""
     first_step_s: float = 300.0
-    """Seconds that building the model, compiling and the first micro-step of a rung may take."""
+    """Seconds allowed for building the model, compiling and the first micro-step of a batch point."""
     finalists: int = 3
     """Number of points that run again in fresh processes after the search."""
     repeats: int = 3
-    """Runs in fresh processes of the best points after the search, unless the user gives a number."""
+    """Number of runs of each best point in fresh processes after the search, unless the user gives one."""
     time_budget_s: float | None = None
-    """Longest time of a search in seconds, unless the user gives a budget; None for no limit."""
+    """Longest duration of a search in seconds, unless the user gives a budget; None for no limit."""
     is_stand_in: bool = False
     """Whether it was made as the miniature of another space, with few of its axes."""
 
@@ -114,17 +113,16 @@ class SpaceFields:
 
     @property
     def recipes(self) -> tuple[Recipe, ...]:
-        """Every recipe, the reference first."""
         return (self.recipe, *self.further_recipes)
 
     @property
     def spans_nodes(self) -> bool:
-        """Whether groups of `IN_NODE` may span nodes: as `--set` or named points ask for."""
+        """Whether groups of the degrees in `IN_NODE` may span nodes, as `--set` or named points can request."""
         return bool(self.points) or not set(IN_NODE).isdisjoint(self.chosen)
 
     @property
     def assumption(self) -> str:
-        """The sentence on the recipe's assumed values; "" where all were stated."""
+        """The sentence on the recipe's assumed values; "" if there are none."""
         if self.recipe.miniature_of:
             return ""
         values = " and ".join(f"{field} {getattr(self.recipe, field)}" for field in self.assumed)
@@ -132,16 +130,16 @@ class SpaceFields:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The sentences to read before the space is planned or searched."""
+        """The sentences to show before the space is planned or searched."""
         return tuple(sentence for sentence in (self.assumption, *self.model_remarks) if sentence)
 
     @property
     def not_in_full(self) -> tuple[str, ...]:
-        """A sentence on the axes that are not tried in full, for each reason."""
+        """A sentence per reason, on the axes that are not tried in full."""
         return tuple(narrowed_sentences(self.narrowed))
 
     @property
     def model_remarks(self) -> tuple[str, ...]:
-        """The sentences on what the model's file states and on lengths that it was not made for."""
+        """Sentences on the model's file, and on lengths beyond the model's positions."""
         lengths = dict.fromkeys(recipe.length_remark for recipe in self.recipes)
         return tuple(sentence for sentence in (*self.remarks, *lengths) if sentence)

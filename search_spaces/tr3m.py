@@ -15,7 +15,7 @@ TR3M_1B3 = ModelSpec(
     num_layers=24,
     hidden_size=2048,
     num_heads=16,
-    # GPT-2's 50,257 words, padded as Megatron-LM does so that tensor-parallel ranks share them evenly.
+    # GPT-2's 50,257 words, padded as in Megatron-LM so that tensor-parallel ranks divide them evenly.
     vocab_size=50_304,
     max_positions=2048,
     embedding_norm=True,
@@ -24,8 +24,8 @@ TR3M_1B3 = ModelSpec(
 
 
 def tr3m_1b3() -> Space:
-    """Returns their grid, tensor parallel x pipeline x micro-batch x checkpointing, on 32 GiB per device;
-    `--device-memory-gib 16` is their smaller one.
+    """Returns BigScience's grid (tensor parallel x pipeline x micro-batch x checkpointing) on 32 GiB per device;
+    `--device-memory-gib 16` gives their smaller one.
     """
     space = Space(
         name="tr3m_1b3",

@@ -1,4 +1,4 @@
-"""Makes a space of any transformers `config.json`, so that a model needs no Python to be searched."""
+"""Makes a space from any transformers `config.json`, so that a model needs no Python to be searched."""
 
 import dataclasses
 from pathlib import Path
@@ -20,14 +20,14 @@ from trainers.spec.recipe import Recipe
 
 
 def space_of_config(path: Path, remarks: tuple[str, ...] = ()) -> Space:
-    """Returns the space of the model that the `config.json` at `path` describes.
+    """Returns the space of the model in the `config.json` at `path`.
 
-    Length and global batch are those that it states as `seq_length` and `global_batch_size`; else 2048 (or as many
-    positions as the model has) and 512, and `Space.assumption` says that these are defaults. The axes are those of the
-    built-in spaces. `remarks` are further sentences on the model.
+    Length and global batch are the file's `seq_length` and `global_batch_size`; by default 2048 (or the model's number
+    of positions, if smaller) and 512, and `Space.assumption` reports defaults. The axes are the same as in the built-in
+    spaces. `remarks` are further sentences on the model.
 
     Raises:
-        ValueError: the file cannot be read, is no JSON object, or lacks what the project needs, in one sentence.
+        ValueError: the file cannot be read, is no JSON object, or lacks a needed value; one sentence.
     """
     name = _name(path)
     config = read_json(path, links=True)
@@ -38,8 +38,8 @@ def space_of_config(path: Path, remarks: tuple[str, ...] = ()) -> Space:
     model = ModelSpec.from_config(config, name=name)
     length, batch = _stated(config, "seq_length", name), _stated(config, "global_batch_size", name)
     seq_len, global_batch = length or min(_SEQ_LEN, model.max_positions or _SEQ_LEN), batch or _GLOBAL_BATCH
-    # ALiBi and windows are a bias and a mask to sdpa, which then has no FlashAttention; FlexAttention has both for next
-    # to nothing, and skips what no query sees. It alone is fused with sinks.
+    # For sdpa ALiBi is a bias and a window a mask, which exclude FlashAttention. FlexAttention supports both at little
+    # cost, and skips blocks without visible keys. Only it is fused with sinks.
     has_sinks = architecture_of(model.architecture).attention_sinks
     fused = "flex" if model.position == "alibi" or model.window or has_sinks else "sdpa"
     kernels = (fused, "sdpa" if model.window and not has_sinks else "eager")
@@ -60,7 +60,7 @@ def space_of_config(path: Path, remarks: tuple[str, ...] = ()) -> Space:
         variations=variations(*kernels),
         narrowed=NARROWED,
         model_parallel={
-            # A context-parallel rank's part of the queries is a mask to sdpa.
+            # For sdpa a context-parallel rank's part of the queries needs a mask.
             "attention": tuple(dict.fromkeys((fused, "flex"))),
             "compile": ("block",),
             "loss": ("chunked",),
@@ -81,18 +81,18 @@ def space_of_config(path: Path, remarks: tuple[str, ...] = ()) -> Space:
 
 
 _SEQ_LEN, _GLOBAL_BATCH = 2048, 512
-"""Length and global batch where a configuration does not state them."""
+"""Length and global batch if a configuration does not state them."""
 
 
 def _parameters(model: ModelSpec) -> str:
-    """Returns the words for the number of parameters, and for those that a token passes where these are fewer."""
+    """Returns text on the number of parameters, and of active ones for a model with experts."""
     active = f", {model.active_parameters / 1e9:.3g} B active" if model.num_experts else ""
     return f"{model.num_parameters / 1e9:.3g} B parameters{active}"
 
 
 def _name(path: Path) -> str:
-    """Returns the model's name: the file's, its folder's, or in the hub's cache, where folders are commits, the
-    model's.
+    """Returns the model's name: from the file, from its folder, or in the hub's cache (where folders are commits) from
+    the model's folder.
     """
     if path.name != "config.json":
         return path.stem
@@ -103,7 +103,7 @@ def _name(path: Path) -> str:
 
 
 def _stated(config: dict[str, Any], key: str, name: str) -> int:
-    """Returns the whole number that the configuration states under `key`, 0 where it states none."""
+    """Returns the whole number that the configuration states under `key`, 0 if it states none."""
     value = config.get(key) or 0
     if type(value) is not int or value < 0:
         raise ValueError(f"{key} of {name} must be a whole number above 0 or left out, got {shortened(value)}")

@@ -1,4 +1,4 @@
-"""Values that a space tries one axis at a time, and reasons for fewer values than elsewhere."""
+"""Values that a space tries one axis at a time, and the reasons for fewer values than elsewhere."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from trainers.spec.recipe import Recipe
 from trainers.spec.support import standing_refusal
 
 _ATTENTION = ("sdpa", "flex", "eager")
-"""The kernels of attention that need no optional package."""
+"""Attention kernels that need no optional package."""
 _VARIED = (
     "attention",
     "compile",
@@ -23,7 +23,7 @@ _VARIED = (
     "dp_shard",
 )
 _OF_EXCHANGES = ("bucket_mib", "overlap", "prefetch", "reshard")
-"""Axes that change nothing on a single data-parallel rank, which exchanges nothing."""
+"""Axes without effect on a single data-parallel rank, which exchanges nothing."""
 BESIDE_FASTEST = "some values one axis at a time, beside the likely fastest kernels: all combinations are too many"
 NARROWED: Mapping[str, str] = {
     **dict.fromkeys(_VARIED, BESIDE_FASTEST),
@@ -32,22 +32,22 @@ NARROWED: Mapping[str, str] = {
     ),
     "offload": "none, since the host memory that it fills is not predicted",
 }
-"""`Space.narrowed` of a space with `variations` and of layouts that split the model."""
+"""`Space.narrowed` of a space with `variations` and with layouts that split the model."""
 
 
 def variations(*kernels: str) -> tuple[dict[str, tuple[Any, ...]], ...]:
-    """Returns `Space.variations` for a model whose likely fastest kernel of attention is the first of `kernels`, those
-    that the space tries in every combination.
+    """Returns `Space.variations` for a model. `kernels` are the attention kernels that the space tries in every
+    combination, the likely fastest first.
     """
     fastest: dict[str, tuple[Any, ...]] = {"attention": kernels[:1], "compile": ("block",), "loss": ("chunked",)}
-    # ZeRO-3 of DeepSpeed, which has most of the options of an engine, runs no compiled code.
+    # DeepSpeed's ZeRO-3, which has most of an engine's options, cannot run compiled code.
     of_engines = {**fastest, "compile": ("block", "none"), "checkpointing": ("none", "full")}
     others = tuple(kernel for kernel in _ATTENTION if kernel not in kernels)
     return (
         *({**fastest, "attention": (kernel,)} for kernel in others),
         {**fastest, "checkpointing": ("budget_75", "budget_50", "budget_25", "every_4", "every_2")},
-        # Where the host takes no time, the exchange of gradients is what is left: with each size of its buckets. A
-        # model compiled whole has a loss and an attention of its own.
+        # When the host takes no time, only the gradient exchange remains, so its bucket sizes are varied. A model
+        # compiled whole has its own loss and attention.
         {"attention": ("sdpa",), "compile": ("model",), "loss": ("plain",), "bucket_mib": (0, 100, 256)},
         {**fastest, "cuda_graphs": ("on",), "bucket_mib": (0, 100, 256)},
         {**of_engines, "prefetch": (1, 2, 4)},
@@ -59,8 +59,8 @@ def variations(*kernels: str) -> tuple[dict[str, tuple[Any, ...]], ...]:
 
 
 def may_run(recipe: Recipe, values: Mapping[str, Any], num_devices: int | None) -> bool:
-    """Returns whether the engine of these axis values has them, and they mean something, on a number of devices that
-    their degrees divide (None: the fewest).
+    """Returns whether the engine supports these axis values on a number of devices that is a multiple of their degrees
+    (None: the smallest number).
     """
     fewest = fewest_devices(values)
     if num_devices is not None and num_devices % fewest:
@@ -75,7 +75,7 @@ def may_run(recipe: Recipe, values: Mapping[str, Any], num_devices: int | None) 
 
 
 def every_axis(reason: str) -> dict[str, str]:
-    """Returns `Space.narrowed` of a space all of whose axes have fewer values for one reason."""
+    """Returns `Space.narrowed` for a space in which all axes have fewer values for the same reason."""
     return dict.fromkeys(axes_of(Layout), reason)
 
 

@@ -1,8 +1,8 @@
-"""`python -m deploy.aws.prepare cluster.yaml --ssh-from 203.0.113.7/32`: what `ray up` needs beforehand on AWS.
+"""Prepares AWS for `ray up`: `python -m deploy.aws.prepare cluster.yaml --ssh-from 203.0.113.7/32`.
 
-Makes, once, what is missing: the cluster's token, a security group that lets in its own nodes, and one network to port
-22, and the bucket for MLflow's artifacts. Writes the group's id, and what else is given, into the file in place of what
-stands there. Launches nothing and costs nothing.
+Creates the missing parts: the cluster's token; a security group that admits its own nodes, and one network to port 22;
+and the bucket for MLflow's artifacts. Writes the group's id and the given ids into the cluster file. Launches nothing
+and costs nothing.
 """
 
 import contextlib
@@ -23,19 +23,17 @@ GROUP = "layout-search"
 """Name of the security group."""
 TOKEN = Path("~/.ray/auth_token")
 _WIDEST = 16
-"""Bits of the widest network that may reach port 22."""
+"""Prefix length in bits of the widest network that may reach port 22."""
 _EXAMPLES = {
     "--subnet": "subnet-00000000000000001",
     "--private-subnet": "subnet-00000000000000002",
     "--bucket": "bucket-00000000000000001",
 }
-"""The value in the cluster file before an option replaces it."""
+"""Placeholder in the cluster file that an option replaces."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class AwsOptions:
-    """The options of one call."""
-
     file: Path = argument(about="the cluster file")
     ssh_from: str = option(
         metavar="CIDR",
@@ -56,7 +54,7 @@ PARSER = CommandParser(
 
 
 def main(argv: Sequence[str] | None = None, client: Callable[[str, str], Any] | None = None) -> int:
-    """Runs the command; returns its exit code. `client` makes the client of a region and a service."""
+    """Runs the command; returns its exit code. `client(region, service)` returns an AWS client."""
     try:
         options = PARSER.read(argv)
         text, config = _file(options.file)
@@ -69,7 +67,7 @@ def main(argv: Sequence[str] | None = None, client: Callable[[str, str], Any] | 
             group = security_group(ec2, vpc_of(ec2, subnets), network)
             if options.bucket:
                 make_bucket(client(region, "s3"), options.bucket, region)
-        except Exception as error:  # boto3's errors, of which it makes classes as it goes
+        except Exception as error:  # boto3 creates its error classes at run time
             if not type(error).__module__.startswith("botocore"):
                 raise
             raise InputError(f"AWS refused in {region}: {one_line(error)}") from error
@@ -90,10 +88,10 @@ def main(argv: Sequence[str] | None = None, client: Callable[[str, str], Any] | 
 
 
 def _file(path: Path) -> tuple[str, Mapping[str, Any]]:
-    """Returns the text of a cluster file and what it says.
+    """Returns the text of a cluster file and its parsed content.
 
     Raises:
-        InputError: it cannot be read, or is none for AWS.
+        InputError: the file cannot be read, or is not for AWS.
     """
     import yaml
 
@@ -112,7 +110,7 @@ def ssh_network(text: str) -> str:
     """Returns the network that may reach port 22.
 
     Raises:
-        InputError: it is none, or nearly everybody.
+        InputError: the text is no network, or the network is too wide.
     """
     try:
         network = ipaddress.IPv4Network(text, strict=False)
@@ -126,10 +124,10 @@ def ssh_network(text: str) -> str:
 
 
 def make_token() -> None:
-    """Makes the token that every node asks for, where there is none.
+    """Creates the token that every node requires, if it does not exist.
 
     Raises:
-        InputError: it cannot be made.
+        InputError: the token cannot be created.
     """
     path = TOKEN.expanduser()
     if path.is_file() and path.read_text().strip():
@@ -143,10 +141,10 @@ def make_token() -> None:
 
 
 def vpc_of(ec2: Any, subnets: Sequence[str]) -> str:
-    """Returns the VPC of the subnets, else the account's default one.
+    """Returns the VPC of the subnets, or the account's default VPC if none are given.
 
     Raises:
-        InputError: there is none, or they are of two.
+        InputError: there is no VPC, or the subnets belong to several.
     """
     if subnets:
         vpcs = {
@@ -164,7 +162,9 @@ def vpc_of(ec2: Any, subnets: Sequence[str]) -> str:
 
 
 def security_group(ec2: Any, vpc: str, network: str) -> str:
-    """Returns the id of the group in the VPC, made where it is missing, with its rules and no other way in."""
+    """Returns the id of the security group in the VPC; creates the group if missing, and sets its rules as its only
+    ingress.
+    """
     by_name = [{"Name": "group-name", "Values": [GROUP]}, {"Name": "vpc-id", "Values": [vpc]}]
     groups = ec2.describe_security_groups(Filters=by_name)["SecurityGroups"]
     if not groups:
@@ -176,10 +176,10 @@ def security_group(ec2: Any, vpc: str, network: str) -> str:
     group_id = group["GroupId"]
     itself = {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group_id}]}
     ssh = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "IpRanges": [{"CidrIp": network}]}
-    if group["IpPermissions"]:  # what an earlier address was let in by goes
+    if group["IpPermissions"]:  # removes the rules for earlier addresses
         ec2.revoke_security_group_ingress(GroupId=group_id, IpPermissions=group["IpPermissions"])
     ec2.authorize_security_group_ingress(GroupId=group_id, IpPermissions=[itself, ssh])
-    # EFA wants a rule outwards to the group itself, beside the one to everywhere that every group has.
+    # EFA requires an egress rule to the group itself, besides the default egress rule.
     outwards = [
         pair["GroupId"]
         for permission in group["IpPermissionsEgress"]
@@ -191,15 +191,15 @@ def security_group(ec2: Any, vpc: str, network: str) -> str:
 
 
 def make_bucket(s3: Any, name: str, region: str) -> None:
-    """Makes the bucket in the region if the account does not have it."""
+    """Creates the bucket in the region, unless the account owns it."""
     elsewhere = {} if region == "us-east-1" else {"CreateBucketConfiguration": {"LocationConstraint": region}}
     with contextlib.suppress(s3.exceptions.BucketAlreadyOwnedByYou):
         s3.create_bucket(Bucket=name, **elsewhere)
 
 
 def with_ids(text: str, group: str, id_by_option: Mapping[str, str | None]) -> str:
-    """Returns the cluster file with these ids: the group's wherever one stands, what an option gives in place of its
-    example.
+    """Returns the cluster file with the group's id at each place for one, and the options' ids in place of their
+    examples.
 
     Raises:
         InputError: the file names no security group.

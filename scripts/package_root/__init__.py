@@ -1,6 +1,5 @@
-"""Finds the fastest training layout that fits, measured: the command is `layout-search`, the functions are those below.
-
-They are imported when they are first used, so that `import layout_search` is at once.
+"""Finds the fastest training layout that fits, by measuring. The command is `layout-search`; the functions below are
+imported at first use, so that `import layout_search` is fast.
 """
 
 import importlib

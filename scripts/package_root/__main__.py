@@ -1,4 +1,4 @@
-"""The command `layout-search COMMAND ...`: each command is a module of `layout_search.platform`."""
+"""The command `layout-search COMMAND ...`; each command is a module of `layout_search.platform`."""
 
 import runpy
 import sys
@@ -21,7 +21,6 @@ COMMANDS = {
 
 
 def main() -> None:
-    """Runs the command that the arguments name."""
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name == "--version":
         print(f"layout-search {__version__}")

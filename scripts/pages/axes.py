@@ -1,4 +1,4 @@
-"""The page of axes and recipe fields, made from their declarations and from what engines' rules accept."""
+"""The page of axes and recipe fields, made from their declarations and from the engines' rules."""
 
 import contextlib
 import dataclasses
@@ -27,7 +27,7 @@ all.
 """
 _EXAMPLE = "bloom7b"
 _EXAMPLES: Mapping[str, str] = dict.fromkeys(("balance_loss", "ep", "experts", "routing"), "qwen3_30b_a3b")
-"""Space whose recipe the engines are asked about, by axis where it is another than `_EXAMPLE`."""
+"""Space whose recipe is used to ask the engines about an axis, if it is another than `_EXAMPLE`."""
 _INTERLEAVED = {"pp": 2, "schedule": "interleaved", "virtual": 2}
 _GOES_WITH: Mapping[str, Mapping[str, Any]] = {
     "cp": {"attention": "sdpa"},
@@ -41,12 +41,11 @@ _GOES_WITH: Mapping[str, Mapping[str, Any]] = {
 
 
 def page() -> str:
-    """Returns the page in Markdown: axes of the layout, then fields of the recipe."""
     return f"{_TOP}\n## Layout\n\n{table(Layout)}\n\n## Recipe\n\n{table(Recipe)}\n"
 
 
 def table(kind: type) -> str:
-    """Returns the table in Markdown: a row for each axis of `Layout` or field of `Recipe` that `--set` takes."""
+    """Returns the Markdown table with a row for each axis of `Layout` or field of `Recipe` that `--set` takes."""
     values_by_axis = changes.axes()
     lines = ["| axis | values | default | engines | |", "|---|---|---|---|---|"]
     for name, declared in axes_of(kind).items():
@@ -58,7 +57,7 @@ def table(kind: type) -> str:
 
 
 def _engines(kind: type, name: str) -> str:
-    """Returns the engines of this project, with their stages, that run some value other than the default."""
+    """Returns this project's engines, with their stages, that run some value other than the default."""
     parts: list[str] = []
     for rules in engines.registered():
         stages = [stage for stage in rules.stages if _runs(rules, stage, kind, name)]
@@ -78,7 +77,7 @@ def _runs(rules: EngineRules, stage: int, kind: type, name: str) -> bool:
 
 
 def _changed(rules: EngineRules, stage: int, kind: type, name: str) -> Iterator[tuple[Recipe, Layout]]:
-    """Yields the example's recipe with a layout of the engine at `stage`, and another value of the axis in one of
+    """Yields the example's recipe with a layout of the engine at `stage`, with another value of the axis in one of
     them.
     """
     recipe = _recipe(_EXAMPLES.get(name, _EXAMPLE))
@@ -100,7 +99,7 @@ def _changed(rules: EngineRules, stage: int, kind: type, name: str) -> Iterator[
             plain if name in ("engine", "zero_stage") else {**plain, **_GOES_WITH.get(name, {}), name: value}
         )
         if value != defaults_of(kind).get(name):
-            with contextlib.suppress(ValueError):  # the engine has not the axis at this stage
+            with contextlib.suppress(ValueError):  # the engine lacks the axis at this stage
                 yield recipe, Layout(**changed)
 
 

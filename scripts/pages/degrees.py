@@ -1,5 +1,5 @@
-"""The page of what runs beside degrees that split the model or its experts, by architecture, made from engines'
-rules.
+"""The page of the values that run with each degree that splits the model or its experts, by architecture, made from the
+engines' rules.
 """
 
 import dataclasses
@@ -27,27 +27,26 @@ parallelism over four ranks. A degree is not named in its own row; `every_4` sta
 SPLIT_BY = {name: {name: 2} for name in MODEL_PARALLEL}
 """Axes of a layout by the degree that a cell names."""
 _USUAL = {"attention": "sdpa"}
-"""Value used in place of a default that exists for comparisons alone."""
+"""Value used in place of a default that exists only for comparisons."""
 _NUMBERS = {"bucket_mib": 25, "prefetch": 1, "reshard": 2, "dp_replicate": 2, "dp_shard": 2}
-"""Value that stands for the others of a numeric axis."""
+"""Value that represents the other values of a numeric axis."""
 _IN_RECIPE = ("optimizer", "compute_precision", "state_precision", "compression")
 _ACCUMULATION = "micro-batches a step"
 _ACCUMULATIONS = (1, 3)
-"""Values that get rows of their own: the accumulation is no axis, since it follows from the batch."""
+"""Accumulations with rows of their own; accumulation is no axis, because it follows from the batch."""
 
 Refusals = dict[str, None]
-"""Sentences, each once, in their order."""
+"""Sentences, each once, in order."""
 
 
 def page() -> str:
-    """Returns the page in Markdown."""
     return f"{_TOP}\n{table()}\n"
 
 
 @functools.cache
 def table() -> str:
-    """Returns the table in Markdown: a row for the values beside which the same degrees run, a column for the
-    architectures that agree in all of them; and why some fail.
+    """Returns the Markdown table: a row for values that run with the same degrees, a column for architectures that
+    agree in all rows. Sentences on failures follow.
     """
     reasons: Refusals = {}
     values = list(axis_values())
@@ -63,13 +62,13 @@ def table() -> str:
 
 
 def cell(architecture: str, axis: str, value: Any, reasons: Refusals) -> str:
-    """Returns the degrees that run beside the value; adds to `reasons` why others do not."""
+    """Returns the degrees that run with the value; adds the reasons why others do not to `reasons`."""
     degrees = [degree for degree in SPLIT_BY if runs_beside(architecture, degree, axis, value, reasons)]
     return ", ".join(degrees) or "none"
 
 
 def _grouped(values: Mapping[str, tuple[str, ...]]) -> dict[tuple[str, ...], list[str]]:
-    """Returns the names by their values, in the order of the first of each."""
+    """Returns the names grouped by their values, in order of first occurrence."""
     names: dict[tuple[str, ...], list[str]] = {}
     for name, cells in values.items():
         names.setdefault(cells, []).append(name)
@@ -77,15 +76,13 @@ def _grouped(values: Mapping[str, tuple[str, ...]]) -> dict[tuple[str, ...], lis
 
 
 def _listed(reasons: Refusals) -> list[str]:
-    """Returns the sentences as lines, the first of those that differ in degrees alone."""
+    """Returns the sentences as lines; of sentences that differ only in their degrees, the first."""
     first = {re.sub(rf"\b({'|'.join(SPLIT_BY)})\b( \d)?", "", reason): reason for reason in reversed(reasons)}
     return [f"- {reason}" for reason in reversed(first.values())] or ["- nothing"]
 
 
 def axis_values() -> Iterator[tuple[str, Any]]:
-    """Yields ("", None) for the defaults alone, then other values of the axes; `every_4` stands for all of
-    `every_K`.
-    """
+    """Yields ("", None) for the defaults, then other values of the axes; `every_4` represents all of `every_K`."""
     yield "", None
     for kind in (Layout, Recipe):
         for axis in axes_of(kind):
@@ -102,8 +99,8 @@ def axis_values() -> Iterator[tuple[str, Any]]:
 
 
 def runs_beside(architecture: str, degree: str, axis: str, value: Any, reasons: Refusals) -> bool:
-    """Returns whether some engine, at some stage, runs that value beside that degree; adds to `reasons` why an engine
-    that runs it alone does not.
+    """Returns whether some engine, at some stage, runs the value with the degree. Otherwise adds to `reasons` why
+    engines that run the value alone do not.
     """
     if axis == degree:
         return False
@@ -121,7 +118,7 @@ def runs_beside(architecture: str, degree: str, axis: str, value: Any, reasons: 
 
 
 def _refusal(recipe: Recipe, values: Mapping[str, Any], axis: str, value: Any) -> str | None:
-    """Returns why these values of a layout do not run; None where they do."""
+    """Returns the reason why these values of a layout do not run; None if they do."""
     try:
         layout = Layout(**values)
     except ValueError as error:
@@ -131,8 +128,8 @@ def _refusal(recipe: Recipe, values: Mapping[str, Any], axis: str, value: Any) -
 
 
 def _layouts(axis: str, value: Any, usual: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yields the value with the `usual` other ones, for each engine at each stage, on four data-parallel ranks or with
-    its degree.
+    """Yields the value with the `usual` other values, for each engine at each stage, on four data-parallel ranks or
+    with the degree that it needs.
     """
     for rules in engines.registered():
         for stage in rules.stages:

@@ -1,4 +1,4 @@
-"""The page of the keys of each command's JSON, made from the declared forms."""
+"""The pages of keys in each command's JSON, made from the declared forms."""
 
 import ast
 import dataclasses
@@ -45,7 +45,7 @@ FORMS: Mapping[str, Mapping[str, type]] = {
     "platform.validate": {"": ValidationForm},
     "platform.replay": {"": ReplayForm},
 }  # fmt: skip
-"""The forms of what each command prints with `--json`, by the options that ask for them."""
+"""The forms that each command prints with `--json`, by the options that select them."""
 _TOP = f"""# JSON
 
 What `--json` prints, alone on standard output. Each object at the top has `"schema": {SCHEMA}` in front. Within a
@@ -59,7 +59,7 @@ _WORDS: Mapping[Any, str] = {
 
 
 _STUDIES = frozenset((StudyForm, ScalingForm, SeveralForm))
-"""Forms at the top whose parts have a page of their own."""
+"""Top-level forms whose parts have a page of their own."""
 _RECORDS = "json-records.md"
 PAGES: Mapping[str, str] = {
     "json-plan.md": "What `platform.plan --json` prints.",
@@ -67,11 +67,10 @@ PAGES: Mapping[str, str] = {
     "json-other.md": "What the other commands print.",
     _RECORDS: "Records within other objects, as the journal of a study has them too.",
 }
-"""The pages of the forms, with what they are about."""
+"""The pages of the forms, with their subjects."""
 
 
 def page() -> str:
-    """Returns the page of the commands, in Markdown."""
     lines = [_TOP, "| command | | object |", "|---|---|---|"]
     for command, forms in FORMS.items():
         lines += [f"| `{command}` | {options} | {_link(form)} |" for options, form in forms.items()]
@@ -79,7 +78,7 @@ def page() -> str:
 
 
 def page_of(name: str) -> str:
-    """Returns one of the pages of forms, in Markdown, in the order in which they are first named."""
+    """Returns a page of forms in Markdown, in the order in which the forms are first named."""
     lines = [f"# JSON: {name.removeprefix('json-').removesuffix('.md')}", "", f"{PAGES[name]} [Commands](json.md)."]
     for form, page_name in _places().items():
         if page_name == name:
@@ -89,7 +88,7 @@ def page_of(name: str) -> str:
 
 @functools.cache
 def _places() -> Mapping[type, str]:
-    """Returns the page on which each form stands."""
+    """Returns the page of each form."""
     tops = [form for forms in FORMS.values() for form in forms.values()]
     of_plans, of_studies = forms_within([PlanForm, ClustersForm]), forms_within(_STUDIES)
     return {
@@ -105,7 +104,7 @@ def _places() -> Mapping[type, str]:
 
 
 def forms_within(forms: typing.Iterable[type]) -> dict[type, None]:
-    """Returns these forms and all that their keys hold, each once."""
+    """Returns these forms and all forms in their keys, each once."""
     listed: dict[type, None] = {}
     waiting = list(forms)
     while waiting:
@@ -118,7 +117,6 @@ def forms_within(forms: typing.Iterable[type]) -> dict[type, None]:
 
 
 def _forms_of(hint: Any) -> Iterator[type]:
-    """Yields the forms that a type names."""
     if isinstance(hint, type) and (dataclasses.is_dataclass(hint) or typing.is_typeddict(hint)):
         yield hint
     for part in typing.get_args(hint):
@@ -143,7 +141,6 @@ def _section(form: type) -> Iterator[str]:
 
 
 def title(form: type) -> str:
-    """Returns the words by which the page calls a form."""
     name = form.__name__.removesuffix("Form")
     return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name).strip()
 
@@ -174,7 +171,7 @@ def _type(hint: Any) -> str:
 
 @functools.cache
 def abouts(form: type) -> Mapping[str, str]:
-    """Returns the docstrings of a form's keys by name, an axis' own words for one of a recipe or layout."""
+    """Returns the docstrings of a form's keys by name, and of its bases' keys."""
     texts: dict[str, str] = {}
     (body,) = ast.parse(textwrap.dedent(inspect.getsource(form))).body
     assert isinstance(body, ast.ClassDef)

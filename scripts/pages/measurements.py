@@ -1,4 +1,4 @@
-"""The page of the fastest run of each committed table of measurements, a row a model and precision."""
+"""The page of the fastest runs in each committed table of measurements, a row per model and precision."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +20,6 @@ _COLUMNS = ("table", "recipe", "layout", "MBS x GAS", "tokens/s", "GiB")
 
 
 def page() -> str:
-    """Returns the page in Markdown."""
     lines = [_TOP, f"| {' | '.join(_COLUMNS)} |", "|---" * len(_COLUMNS) + "|"]
     for path in sorted(TABLES.glob("*.csv")):
         lines += (f"| {' | '.join(cells)} |" for cells in _cells(path))
@@ -28,7 +27,7 @@ def page() -> str:
 
 
 def _cells(path: Path) -> Iterator[list[str]]:
-    """Yields a row for each model and precision of a table with at least one `ok` run."""
+    """Yields a row for each model and precision in a table that has at least one `ok` run."""
     timed = [row for row in read_table(path) if row.outcome == "ok"]
     timed.sort(key=lambda row: (row.tokens_per_s_per_gpu or 0) * (row.gpus or 1), reverse=True)
     fastest: dict[tuple[str | None, ...], SimpleNamespace] = {}
@@ -43,12 +42,12 @@ _SHARDING = {
     ("ddp", "ddp"): "DDP", ("deepspeed", "ddp"): "ZeRO-0", ("deepspeed", "zero1"): "ZeRO-1",
     ("deepspeed", "zero2"): "ZeRO-2", ("deepspeed", "zero3"): "ZeRO-3",
 }  # fmt: skip
-"""Common name by engine and the tables' word for what is sharded."""
+"""Common name by engine and the tables' word for the kind of sharding."""
 _KERNELS = {"quack": "quack loss", "chunked": "chunked", "block": "compiled", "model": "compiled whole"}
 
 
 def _recipe(best: SimpleNamespace) -> str:
-    """Returns the cell on the mathematics, without what is usual."""
+    """Returns the cell on the mathematics, without the usual values."""
     cap = [f"held to {best.cap_gib:g} GiB"] if best.cap_gib else []
     usual = ("bf16", "fp32 states", "adamw", "none compression")
     compression = f"{best.compression or 'none'} compression"
@@ -58,7 +57,7 @@ def _recipe(best: SimpleNamespace) -> str:
 
 
 def _layout(best: SimpleNamespace) -> list[str]:
-    """Returns the cells on how it ran and how fast."""
+    """Returns the cells on layout, batch point, speed and memory."""
     mlp = "quack MLP" if mlp_of(best.notes or "") == "quack" else None
     words = (best.attention, mlp, best.loss, best.compile)
     kernels = [_KERNELS.get(str(word), str(word)) for word in words if word not in (None, "plain", "none")]

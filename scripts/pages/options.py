@@ -13,7 +13,7 @@ COMMANDS = (
     "platform.train.converging.command", "platform.train.exporting.command", "platform.validate.__main__",
     "platform.validate.replaying.command", "platform.tracking.serve", "deploy.aws.prepare",
 )  # fmt: skip
-"""Modules that have a `PARSER`, in the order of the page."""
+"""Modules with a `PARSER`, in the order of the page."""
 _TOP = """# Options
 
 What `--help` prints, without its examples. Tokens may be written as 2e9, 300M or 100B, durations as 90s, 10m, 1.5h or
@@ -25,7 +25,6 @@ not resolved which layout is the fastest; 130 interrupted.
 
 
 def page() -> str:
-    """Returns the page in Markdown."""
     parsers = [parser_of(name) for name in COMMANDS]
     commands: dict[str, list[str]] = {}
     for parser in parsers:
@@ -38,12 +37,11 @@ def page() -> str:
 
 
 def parser_of(module: str) -> argparse.ArgumentParser:
-    """Returns the parser of a command's module."""
     return importlib.import_module(module).PARSER
 
 
 def _section(parser: argparse.ArgumentParser, shared: Container[str]) -> Iterator[str]:
-    """Yields one command: its purpose, its options by group."""
+    """Yields a command's section: its purpose, and its options by group."""
     yield f"## {parser.prog}\n"
     purpose = (parser.description or "").strip().partition("\n\n")[0]
     yield f"{purpose}\n"
@@ -55,7 +53,7 @@ def _section(parser: argparse.ArgumentParser, shared: Container[str]) -> Iterato
 
 
 def _table(title: str, actions: Sequence[argparse.Action], shared: Container[str]) -> Iterator[str]:
-    """Yields a row an option, without shared ones; nothing where there is no other."""
+    """Yields a table with a row per option that is not shared; nothing if there is none."""
     if rows := [row for action in actions if (row := _row(action)) and row not in shared]:
         yield "\n".join([f"| {title} | |\n|---|---|", *rows, ""])
 
@@ -68,7 +66,7 @@ def _row(action: argparse.Action) -> str:
 
 
 def _called(action: argparse.Action) -> str:
-    """Returns the option's names with their value: `--gpus N[,N]`; of several spellings the first shows it."""
+    """Returns the option's names; the last one is followed by the placeholder of the value, as in `--gpus N[,N]`."""
     name = (
         ", ".join(f"`{option_string}`" for option_string in action.option_strings)
         or f"`{action.metavar or action.dest}`"

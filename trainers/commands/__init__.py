@@ -1,1 +1,1 @@
-"""A user's own training, run by its command: its processes, the steps that it tells, and the figures made of them."""
+"""A user's own training, run by its command: its processes, the steps that it reports, and their figures."""

@@ -1,4 +1,4 @@
-"""Reads the cause of a command's end from its exit code and from its output. Pure."""
+"""Finds the cause of a command's end from its exit code and output."""
 
 import re
 
@@ -25,10 +25,9 @@ _NODE = re.compile(r"\A\[(?P<node>node \d+, [^\]]+)\]\n")
 
 
 def outcome_of(code: int, text: str) -> tuple[Outcome, str]:
-    """Returns the outcome of a command that ended with an exit code other than 0, and the line that says why.
-
-    Lack of memory counts wherever it stands: under torchrun the cause is printed above the launcher's own error. Of
-    several nodes the line names the one that failed first.
+    """Returns the outcome of a command that ended with a non-zero exit code, and the line with the reason. A lack of
+    memory counts anywhere in the output, because torchrun prints the cause above its own error. With several nodes the
+    line names the one that failed first.
     """
     if node := _NODE.match(text):
         outcome, line = outcome_of(code, text[node.end() :])
@@ -43,7 +42,7 @@ def outcome_of(code: int, text: str) -> tuple[Outcome, str]:
 
 
 def cause(text: str) -> str:
-    """Returns the line of an output that names the cause best: the last exception that is no launcher's, else the last
+    """Returns the output's line that names the cause best: the last exception other than the launcher's, else the last
     line.
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -52,7 +51,6 @@ def cause(text: str) -> str:
 
 
 def last_lines(text: str) -> str:
-    """Returns the end of an output, for people."""
     return "\n".join(text.rstrip().splitlines()[-NUM_LINES:])
 
 

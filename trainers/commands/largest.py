@@ -30,11 +30,11 @@ class LargestFound:
     """The answer of a search for the largest micro-batch."""
 
     fitting: tuple[BatchPoint, ...]
-    """The points that are taken to fit, ascending."""
+    """The points that are assumed to fit, ascending."""
     ended: Misfit | None = None
-    """The run at the smallest of the sizes that failed; None where all fit."""
+    """The run at the smallest failed size; None if all fit."""
     remark: str = ""
-    """A clause on what stands against the answer; empty for nothing."""
+    """A clause on a doubt about the answer; empty if there is none."""
 
 
 def largest(
@@ -45,12 +45,12 @@ def largest(
     limit_s: float = LIMIT_S,
     has_time: Callable[[], bool] = lambda: True,
 ) -> LargestFound:
-    """Returns the largest of these points, ascending, that `runs` says to fit.
+    """Returns the largest of these points (ascending) that fits according to `runs`.
 
-    Sizes are doubled until one does not fit, then the middle of those between is tried. Where a device holds
-    `capacity_gib`, the line through the memory of two sizes that fit names the next one, and the one above that: few
-    sizes are tried of many. Anything but lack of memory ends it at once, as do `limit_s` and the end of `has_time`,
-    which is asked once a size fits.
+    Sizes are doubled until one does not fit, then bisected. If a device holds `capacity_gib`, the line through the
+    memory of two fitting sizes predicts the largest one, which is tried next with the one above it, so that few sizes
+    are tried. Any failure but lack of memory ends the search at once; `limit_s` and the end of `has_time` end it when a
+    size fits.
     """
     began_s = time.monotonic()
     low, high = -1, len(points)
@@ -67,7 +67,7 @@ def largest(
         index = _next(points, low, high, most, bisects=ended is not None)
         batch, run = points[index], runs(points[index])
         if most is not None and (batch.micro_batch <= most) != (run.outcome is Outcome.OK):
-            held.clear()  # memory is no line
+            held.clear()  # memory is not linear
         if run.outcome is Outcome.OK:
             low = index
             if run.peak_gib is not None:
@@ -78,8 +78,8 @@ def largest(
 
 
 def _most(held: Sequence[tuple[int, float]], capacity_gib: float | None) -> float | None:
-    """Returns the micro-batch at which the line through two sizes and their GiB reaches the capacity; None where that
-    is not known, or memory does not grow.
+    """Returns the micro-batch at which the line through two sizes and their GiB reaches the capacity; None if it is
+    unknown, or memory does not grow.
     """
     if capacity_gib is None or len(held) < 2:
         return None
@@ -89,8 +89,8 @@ def _most(held: Sequence[tuple[int, float]], capacity_gib: float | None) -> floa
 
 
 def _next(points: Sequence[BatchPoint], low: int, high: int, most: float | None, *, bisects: bool) -> int:
-    """Returns the index of the size to try above `low` and below `high`: the largest one up to `most`, or the next one
-    where none is; without a `most` the middle of them, or the first that is at least twice that at `low`.
+    """Returns the index of the next size to try between `low` and `high`: the largest one up to `most`, or the next one
+    if there is none. Without `most` it is the middle, or the first that is at least twice the size at `low`.
     """
     if low < 0:
         return (low + high) // 2 if bisects else 0

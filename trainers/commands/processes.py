@@ -20,21 +20,23 @@ STEPS = "LAYOUT_SEARCH_STEPS"
 _MARK = "LAYOUT_SEARCH_RUN"
 _OUT = "out"
 _RAYS_MODULES = "/runtime_resources/"
-"""Part of the paths under which Ray unpacks the code that it was given."""
+"""Part of the paths under which Ray unpacks the job's code."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class CommandProcesses:
-    """A running command, with a folder of its own for output; leave it with `close`, which ends and empties all."""
+    """A running command with a folder for its output; end it with `close`, which kills its processes and removes the
+    folder.
+    """
 
     def __init__(
         self, words: Sequence[str], *, folder: str, scratch: Path, gpus: int, environment: Mapping[str, str | None]
     ) -> None:
-        """Starts the command with the GPUs that are visible here and the environment with which this process began,
-        where `environment` has other values, None for a variable that is not set.
+        """Starts the command with this process's visible GPUs and initial environment; `environment` replaces values,
+        None removes a variable.
 
         Raises:
-            OSError: the folder is not there, or no process can be started.
+            OSError: the folder is missing, or no process can be started.
         """
         self._scratch, self._mark = scratch, uuid.uuid4().hex
         self.log, self.steps = scratch / "log", scratch / "steps.jsonl"
@@ -73,7 +75,6 @@ class CommandProcesses:
         return sum(map(_resident_gib, pids))
 
     def text(self) -> str:
-        """Returns all that the command printed."""
         return self.log.read_text(errors="replace")
 
     def close(self) -> None:
@@ -87,7 +88,6 @@ class CommandProcesses:
 
 
 def free_port() -> int:
-    """Returns the number of a port of this node that nothing listens on now."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         return int(probe.getsockname()[1])
@@ -99,15 +99,15 @@ def out_of(scratch: Path) -> Path:
 
 
 def environment_at_start() -> dict[str, str]:
-    """Returns the environment with which this process began: what was set later is not the command's, such as the
-    threads that Ray allows a worker.
+    """Returns the environment with which this process began; later changes, such as Ray's number of threads for a
+    worker, do not belong to the command.
     """
     pairs = Path("/proc/self/environ").read_bytes().decode(errors="surrogateescape").split("\0")
     return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
 
 
 def _first_environment() -> dict[str, str]:
-    """Returns that environment without Ray's variables and modules, and with the programs beside this Python last on
+    """Returns the initial environment without Ray's variables and modules, with the programs beside this Python last on
     the path.
     """
     values = {name: value for name, value in environment_at_start().items() if not name.startswith("RAY_")}
@@ -139,8 +139,8 @@ class _Gpus:
         self._before = [self._used(device) for device in self._devices]
 
     def fullest_gib(self, pids: Sequence[int]) -> float | None:
-        """Returns the GiB that these processes hold of the GPU of which they hold most; where a container hides their
-        ids from the driver, what was taken since the start.
+        """Returns the GiB of these processes on the GPU on which they hold most; if a container hides their ids from
+        the driver, the growth since the start.
         """
         if self._nvml is None or not self._devices:
             return None

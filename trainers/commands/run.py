@@ -21,9 +21,9 @@ POLL_S = 0.02
 MEMORY_S = 0.5
 """Seconds between two looks at its memory."""
 AGREEMENT = 0.05
-"""Share by which a command's seconds may differ from the clock's before its row says so."""
+"""Relative difference between a command's seconds and the clock's above which its row has a remark."""
 HANG_FACTOR = 10
-"""A run hangs after this many times its slowest step without a line."""
+"""A run counts as hung after this many times its slowest step without a line."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,12 +36,12 @@ class Run:
     outcome: Outcome
     reason: str = ""
     output: str = ""
-    """End of what it printed, where it did not end well."""
+    """End of its output, if it did not end well."""
     peak_gib: float | None = None
 
     @property
     def seconds(self) -> tuple[float, ...]:
-        """Seconds of each step: its own, or between the lines of the step before and this one."""
+        """Seconds of each step: as reported, or between the lines of the previous step and this one."""
         before = (self.began_s, *(step.at_s for step in self.steps))
         return tuple(
             step.at_s - at_s if step.seconds is None else step.seconds
@@ -50,7 +50,7 @@ class Run:
 
 
 Judge = Callable[[Run, bool], tuple[Outcome, str] | None]
-"""Returns how a run ends with the steps so far; None where more are needed. The flag says that no more will come."""
+"""Returns how a run ends with the steps so far; None if more are needed. The flag says that no more will come."""
 
 
 Starter = Callable[[Workload, Mapping[str, object]], Tree]
@@ -62,7 +62,7 @@ Raises:
 
 
 def on_this_node(job: Job) -> Starter:
-    """Returns what starts the job's command on this node alone."""
+    """Returns a function that starts the job's command on this node only."""
     gpus = job.layout.world_size if job.cluster.device_kind == "cuda" else 0
     return lambda workload, values: LocalTree(workload, values, gpus=gpus, environment=job.environment)
 
@@ -138,10 +138,10 @@ class PointRun:
         self._job, self._start, self._batch, self._tick = job, start, batch, tick
         self._tokens = batch.global_batch(job.layout) * job.recipe.seq_len
         self._num_judged = 0
-        """Number of the run's steps that were looked at."""
+        """Number of the run's steps that were judged."""
 
     def measured(self) -> tuple[Run, dict[str, Any]]:
-        """Runs the command; returns what was seen, and the figures as fields of a measurement."""
+        """Runs the command; returns the run, and its figures as fields of a measurement."""
         run = follow(self._job, self._start, self._batch, self._judged)
         return run, self._figures(run)
 
@@ -162,7 +162,6 @@ class PointRun:
         return (Outcome.OK, "") if self._is_enough(run, is_over) else None
 
     def _timed(self, run: Run) -> Sequence[float]:
-        """Returns the seconds of the steps after those that warm up."""
         return run.seconds[self._job.timing.warmup_steps :]
 
     def _is_enough(self, run: Run, is_over: bool) -> bool:
@@ -176,9 +175,7 @@ class PointRun:
         return sum(timed) >= timing.rung_s
 
     def _beaten(self, run: Run) -> str:
-        """Returns why further steps are useless, "" where they may be useful: the upper bound is below the
-        incumbent.
-        """
+        """Returns the reason to stop if the upper bound of tokens/s is below the incumbent, else ""."""
         best, timed = self._job.incumbent_tokens_per_s, self._timed(run)
         if best is None or len(timed) < max(3, self._job.timing.min_windows):
             return ""
@@ -188,7 +185,9 @@ class PointRun:
         return f"stopped after {len(timed)} steps: {bound:,.0f} tokens/s at most, the best so far has {best:,.0f}"
 
     def _windows(self, run: Run) -> tuple[int, tuple[float, ...]]:
-        """Returns the steps of a window, as many as take about a window's time, and the seconds of a step in each."""
+        """Returns the number of steps in a window of about the window's duration, and the mean seconds of a step in
+        each window.
+        """
         timing, timed = self._job.timing, self._timed(run)
         fitting = math.ceil(timing.window_s / max(statistics.fmean(timed), 1e-6))
         size = max(1, min(fitting, len(timed) // timing.min_windows))
@@ -236,7 +235,7 @@ class PointRun:
 
 
 def remark_of(run: Run, warmup_steps: int) -> str:
-    """Returns what stands against the run's figures as a clause; "" for nothing."""
+    """Returns a clause on doubts about the run's figures; "" if there are none."""
     remarks: list[str] = []
     timed = run.steps[warmup_steps:]
     reported_s = sum(run.seconds[warmup_steps:])

@@ -1,9 +1,10 @@
-"""Tells the steps of transformers' Trainer, or of a trainer made of it, to a search. Copy this file beside your script:
+"""Reports the steps of transformers' Trainer, or of a trainer derived from it, to a search. Copy this file beside your
+script:
 
     from step_lines import StepLines
     trainer = Trainer(..., callbacks=[StepLines()])
 
-It needs nothing of the project that it comes from, and does nothing where no search runs the script.
+It needs nothing of the project that it comes from, and does nothing unless a search runs the script.
 """
 
 import json
@@ -17,8 +18,8 @@ from transformers import TrainerCallback
 
 
 class StepLines(TrainerCallback):
-    """Appends a line of JSON for each optimizer step to the file that LAYOUT_SEARCH_STEPS names: the tokens that all
-    processes trained on, padding included, and the seconds since the step before; with --logging_steps 1 the loss too.
+    """Appends a line of JSON for each optimizer step to the file that LAYOUT_SEARCH_STEPS names: the tokens of all
+    processes, padding included, and the seconds since the previous step; with --logging_steps 1 the loss too.
     """
 
     def __init__(self) -> None:

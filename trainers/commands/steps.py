@@ -1,4 +1,4 @@
-"""The steps that a command tells while it runs: lines of JSON in a file, or printed lines that match a pattern."""
+"""The steps that a command reports while it runs: lines of JSON in a file, or printed lines that match a pattern."""
 
 import dataclasses
 import math
@@ -13,18 +13,18 @@ from trainers.spec.codec import json_object
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """One optimizer step as the command told it."""
+    """One optimizer step as the command reported it."""
 
     at_s: float
     """Moment at which its line was seen, by the monotonic clock."""
     tokens: int | None = None
-    """Tokens over all devices; None where the line has no number of them."""
+    """Tokens over all devices; None if the line does not state them."""
     seconds: float | None = None
     loss: float | None = None
 
 
 class StepLineError(ValueError):
-    """A line that is no step; the text states why."""
+    """The line is no step; the text states why."""
 
 
 class StepReader:

@@ -1,11 +1,10 @@
-"""Runs a command and ends all of its processes when it is over or when whoever started this process is gone.
+"""Runs a command and ends all of its processes when it ends or when the starter of this process is gone.
 
     python supervisor.py MARK FOLDER WORD...
 
-Each process of the command has MARK in its environment, so that those which left its session are found too. The
-standard input of this process is a pipe from its starter: at its end the command is over, and FOLDER, which holds its
-files, is removed. It imports the standard
-library alone, since it starts with every run.
+Each process of the command has MARK in its environment, so that processes that left its session are found too. This
+process's standard input is a pipe from its starter; when the pipe closes, the command is ended and FOLDER, which holds
+its files, is removed. Imports only the standard library, because it starts with every run.
 """
 
 import contextlib
@@ -47,9 +46,10 @@ def end(mark: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs the command; returns its exit code, or 128 and the number of the signal that ended it."""
+    """Runs the command; returns its exit code, or 128 plus the number of the signal that ended it."""
     mark, folder, *words = arguments
-    # The end of the pipe ends it, once the others are gone. A signal that is ignored would be so in the command too.
+    # The pipe's end ends this process after the others. An ignored signal would be ignored by the command too, so a
+    # handler is set.
     signal.signal(signal.SIGTERM, lambda *_: None)
     try:
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True)

@@ -20,11 +20,11 @@ class Tree(Protocol):
         ...
 
     def new_steps(self) -> list[Step]:
-        """Returns the steps that were told since the last call; raises `StepLineError` for a line that is none."""
+        """Returns the steps reported since the last call; raises `StepLineError` for a line that is no step."""
         ...
 
     def text(self) -> str:
-        """Returns what it printed; of several nodes, where the first failure was."""
+        """Returns its output; with several nodes the output of the first failed node."""
         ...
 
     def close(self) -> None:
@@ -44,10 +44,10 @@ class LocalTree:
         environment: Mapping[str, str | None],
         place: Mapping[str, object] | None = None,
     ) -> None:
-        """Starts the command; `place` has the values of this node's holes where there are several nodes.
+        """Starts the command; with several nodes `place` has the values of this node's holes.
 
         Raises:
-            OSError: it cannot be started.
+            OSError: the command cannot be started.
         """
         scratch = CommandProcesses.new_scratch()
         alone = {"node_rank": 0, "head": "127.0.0.1", "port": free_port()} if place is None else place

@@ -1,10 +1,8 @@
 """Token sequences: a seeded, learnable, position-dependent stream, or packed documents of Parquet files.
 
 The contract: a row of a Parquet file is a document; the order of an epoch is a function of (seed, epoch); sample i of
-step s is the same tokens whatever the layout, and `sample_indices` gives which rank takes which sample when; a place in
-the data is a `Position`, (epoch, sample).
-
-No torch here, so that the driver can check a data path.
+step s has the same tokens for every layout; `sample_indices` says which rank takes which sample in which micro-step; a
+place in the data is a `Position`, (epoch, sample). Imports no torch, so that the driver can check a data path.
 """
 
 import dataclasses
@@ -41,8 +39,6 @@ __all__ = [
 
 
 class Source(Protocol):
-    """A source of sequences."""
-
     def sequences(self, step: int, indices: Sequence[int]) -> npt.NDArray[np.int64]:
         """Returns samples `indices` of the global batch of `step`, as int64 [len(indices), seq_len + 1]."""
         ...
@@ -61,11 +57,11 @@ class Source(Protocol):
 
 
 def source(recipe: Recipe, *, held_out: int = 0) -> Source:
-    """Returns the data that `recipe` names, without the last `held_out` sequences of files, with flags where attention
-    mask or loss need them. Only the Parquet files' footers are read here. A workload has data of its own.
+    """Returns the data of `recipe` without the last `held_out` sequences of files, with flags if the attention mask or
+    the loss needs them. Reads only the Parquet files' footers. For a workload returns `Numbers`.
 
     Raises:
-        ValueError: the path holds no usable token ids (see `ParquetTokens`).
+        ValueError: the path has no usable token ids (see `ParquetTokens`).
     """
     if not recipe.has_model:
         return Numbers()
@@ -74,7 +70,7 @@ def source(recipe: Recipe, *, held_out: int = 0) -> Source:
 
 
 def plain_source(recipe: Recipe, *, held_out: int = 0) -> Stream | ParquetTokens:
-    """Returns `source` without flags."""
+    """Returns the data of `source` without flags."""
     if recipe.data == STREAM:
         return Stream(vocab_size=recipe.model.vocab_size, seq_len=recipe.seq_len, seed=recipe.seed)
     return ParquetTokens(
@@ -89,10 +85,10 @@ def plain_source(recipe: Recipe, *, held_out: int = 0) -> Stream | ParquetTokens
 
 
 def with_data(recipe: Recipe, path: str) -> Recipe:
-    """Returns the recipe with other data; where these mark tokens to train on, with a loss of these alone.
+    """Returns the recipe with the data at `path`; if these mark tokens to train on, only marked tokens have a loss.
 
     Raises:
-        ValueError: the path holds no usable token ids.
+        ValueError: the path has no usable token ids.
     """
     recipe = dataclasses.replace(recipe, data=path)
     if path in (STREAM, INCLUDED) or not recipe.has_model or recipe.trained_tokens != "all":
@@ -102,10 +98,8 @@ def with_data(recipe: Recipe, path: str) -> Recipe:
 
 
 def held_out(recipe: Recipe, sequences: int) -> tuple[Source, int]:
-    """Returns the data with the sequences that `source` holds out, in the files' order, and the number of the first of
-    these.
-
-    The stream has no end: its held-out sequences are those of another seed.
+    """Returns data that contain the sequences held out by `source`, in the files' order, and the number of the first
+    held-out one. For the endless stream these are the sequences of another seed.
     """
     if recipe.data == STREAM:
         return source(dataclasses.replace(recipe, seed=recipe.seed + 1)), 0
@@ -116,10 +110,10 @@ def held_out(recipe: Recipe, sequences: int) -> tuple[Source, int]:
 
 
 def sample_indices(batch: BatchPoint, *, data_parallel: int, rank: int, micro_step: int) -> range:
-    """Returns which samples of a step's global batch data-parallel rank `rank` takes in micro-step `micro_step`.
+    """Returns the samples of a step's global batch that data-parallel rank `rank` takes in micro-step `micro_step`.
 
     Raises:
-        ValueError: a rank or micro-step that the batch point does not have.
+        ValueError: the batch point has no such rank or micro-step.
     """
     if not 0 <= rank < data_parallel:
         raise ValueError(f"rank must lie in [0, {data_parallel}), got {rank}")

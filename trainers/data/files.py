@@ -1,4 +1,4 @@
-"""Reads the token ids of many Parquet files as one run, holding one block at a time."""
+"""Reads the token ids of many Parquet files as one sequence, with one block in memory at a time."""
 
 import bisect
 import dataclasses
@@ -26,7 +26,7 @@ class _File:
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class _Block:
     first: int
-    """Number of its first token among those of all files."""
+    """Index of its first token among the tokens of all files."""
     tokens: Tokens
 
     @property
@@ -35,21 +35,21 @@ class _Block:
 
 
 class TokenFiles:
-    """The token ids of a Parquet file, or of all `*.parquet` files of a folder in the order of their names.
+    """The token ids of a Parquet file, or of all `*.parquet` files of a folder in order of name.
 
-    A folder with an index (`trainers.data.index`) has the files of its index, and a footer is read with its file; of
-    other files all footers are read at first. For one thread at a time.
+    A folder with an index (`trainers.data.index`) has the files of its index, and reads a file's footer with the file;
+    otherwise all footers are read first. Not thread-safe.
 
     Raises:
-        ValueError: nothing to read, an unfinished folder, no column of token ids, no marks where they are asked for, or
-            what is no Parquet.
+        ValueError: there is nothing to read, a folder is unfinished, a file is not Parquet, has no column of token ids,
+            or has no marks although `with_marks` is true.
     """
 
     def __init__(self, path: Path, *, with_marks: bool = False) -> None:
         self._footers: dict[Path, Footer] = {}
         self._with_marks = with_marks
         self.sequence_tokens = 0
-        """Length of the sequences for which documents were packed; 0 where they just follow."""
+        """Length of the sequences for which documents were packed; 0 if documents follow each other without packing."""
         self._files = [file for file in self._listed(path) if file.num_tokens]
         unmarked = next((file for file in self._files if file.trained is None), None)
         if with_marks and unmarked is not None:
@@ -65,24 +65,22 @@ class TokenFiles:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens in all files."""
         return self._ends[-1] if self._ends else 0
 
     @property
     def paths(self) -> list[Path]:
-        """The files that hold tokens, in their order."""
         return [file.path for file in self._files]
 
     @property
     def id_range(self) -> tuple[int, int]:
-        """The lowest and the highest token id; (0, 0) where there are none."""
+        """The lowest and the highest token id; (0, 0) without tokens."""
         if not self._files:
             return 0, 0
         return min(file.lowest_id for file in self._files), max(file.highest_id for file in self._files)
 
     @property
     def num_trained(self) -> int | None:
-        """Tokens that are marked; None where some file has no marks."""
+        """Number of marked tokens; None if a file has no marks."""
         marked = [file.trained for file in self._files if file.trained is not None]
         return sum(marked) if len(marked) == len(self._files) and marked else None
 
@@ -90,7 +88,7 @@ class TokenFiles:
         """Returns tokens `first` to `last - 1`, at least one. Reading forward decodes nothing twice.
 
         Raises:
-            ValueError: a file holds something else than its footer or the index says.
+            ValueError: a file's content differs from its footer or the index.
         """
         ids: list[npt.NDArray[Any]] = []
         starts: list[npt.NDArray[np.int64]] = []
@@ -132,7 +130,7 @@ class TokenFiles:
         file_first = first if group == 0 else -1
         for tokens in blocks(file.path, self._footer(file), group, with_marks=self._with_marks):
             if first == file_first and len(tokens.ids) and tokens.document_starts[:1].tolist() != [0]:
-                # A column of plain integers has no documents: a file is one.
+                # A column of plain integers has no documents, so the file is one document.
                 starts = np.concatenate((np.zeros(1, np.int64), tokens.document_starts))
                 tokens = dataclasses.replace(tokens, document_starts=starts)
             yield _Block(first=first, tokens=tokens)

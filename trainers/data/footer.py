@@ -1,4 +1,4 @@
-"""One Parquet file of token ids: its column, the tokens in each row group, and its tokens block by block."""
+"""A Parquet file of token ids: its column, the number of tokens in each row group, and its tokens block by block."""
 
 import dataclasses
 from collections.abc import Generator
@@ -12,12 +12,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 COLUMNS = ("tokens", "input_ids")
-"""Names of the column of token ids in a Parquet file, in the order in which they are tried."""
+"""Names for the column of token ids, in the order in which they are tried."""
 
 MARKS = "trained"
-"""Name of the column that marks tokens with 1 or 0, beside that of token ids, and of its sum in a file's metadata."""
+"""Name of the column that marks tokens with 1 or 0, and of its sum in a file's metadata."""
 PADDING = "padding"
-"""Name of the number of tokens of padding in a file's metadata."""
+"""Name of the number of padding tokens in a file's metadata."""
 
 _BLOCK_TOKENS = 2**20
 _KEPT_TYPES = (pa.uint8(), pa.uint16(), pa.int32())
@@ -25,39 +25,35 @@ _KEPT_TYPES = (pa.uint8(), pa.uint16(), pa.int32())
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Tokens:
-    """A run of token ids."""
+    """Consecutive token ids."""
 
     ids: npt.NDArray[Any]
     """uint8, uint16 or int32."""
     document_starts: npt.NDArray[np.int64]
-    """Positions in `ids` where a document begins, ascending."""
+    """Indices in `ids` at which a document begins, ascending."""
     marks: npt.NDArray[np.bool_] | None = None
-    """Whether each token is one to train on; None where none was asked for or is known."""
+    """Whether each token is to be trained on; None if unknown or not requested."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Footer:
-    """The content of a file's footer."""
-
     column: str
     num_rows: int
     group_tokens: tuple[int, ...]
-    """Tokens in each row group."""
+    """Number of tokens in each row group."""
     lowest_id: int
     highest_id: int
     trained: int | None = None
-    """Tokens that are marked; None where the file has no marks."""
+    """Number of marked tokens; None if the file has no marks."""
     padding: int = 0
-    """Tokens that fill up sequences."""
+    """Number of tokens that fill up sequences."""
 
     @property
     def num_tokens(self) -> int:
-        """Tokens in the file."""
         return sum(self.group_tokens)
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Returns whether `kind` is a type of lists."""
     return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
 
 
@@ -65,7 +61,7 @@ def open_parquet(path: Path) -> pq.ParquetFile:
     """Returns the Parquet file at `path`.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the file is unreadable or not Parquet.
     """
     try:
         return pq.ParquetFile(path)
@@ -74,10 +70,11 @@ def open_parquet(path: Path) -> pq.ParquetFile:
 
 
 def read_footer(path: Path) -> Footer:
-    """Returns the footer of the file at `path`. Reads from the file itself only what a footer does not state for sure.
+    """Returns the footer of the file at `path`. Reads the file's data only for values that the footer does not state
+    reliably.
 
     Raises:
-        ValueError: no Parquet, no column of token ids, or a row group without some of its ids.
+        ValueError: the file is not Parquet, has no column of token ids, or a row group lacks some of its ids.
     """
     with open_parquet(path) as parquet:
         schema, metadata = parquet.schema_arrow, parquet.metadata
@@ -93,7 +90,8 @@ def read_footer(path: Path) -> Footer:
         trained = written.get(MARKS.encode()) if MARKS in schema.names else None
         leaves = [metadata.schema.column(number).path for number in range(metadata.num_columns)]
         leaf = next(number for number, name in enumerate(leaves) if name.split(".")[0] == column)
-        # Writers differ in whether they count an empty list as a null, so that other footers do not tell the tokens.
+        # Writers differ in whether they count an empty list as a null, so other writers' footers do not give the
+        # tokens.
         is_exact = str(metadata.created_by).startswith("parquet-cpp-arrow")
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
         tokens: list[int] = []
@@ -131,7 +129,7 @@ def blocks(path: Path, footer: Footer, first_group: int, *, with_marks: bool = F
     """Yields the tokens of the file at `path` from row group `first_group` to its end, about a million at a time.
 
     Raises:
-        ValueError: the file is not as its footer was.
+        ValueError: the file differs from its footer.
     """
     with open_parquet(path) as parquet:
         for number in range(first_group, len(footer.group_tokens)):
@@ -149,10 +147,10 @@ def blocks(path: Path, footer: Footer, first_group: int, *, with_marks: bool = F
 def group_blocks(
     parquet: pq.ParquetFile, column: str, number: int, path: Path | str, *, with_marks: bool = False
 ) -> Generator[Tokens]:
-    """Yields the tokens of row group `number`, about a million at a time, each document in one block.
+    """Yields the tokens of row group `number`, about a million at a time; a document is never split over blocks.
 
     Raises:
-        ValueError: it cannot be read, or holds no token ids.
+        ValueError: the row group cannot be read, or has no token ids.
     """
     source = f"column {column} of {path}"
     group = parquet.metadata.row_group(number)
@@ -176,7 +174,7 @@ def group_blocks(
 
 
 def ids_of(column: pa.Array, source: str) -> Tokens:
-    """Returns the ids of the column's rows, and where its non-empty lists begin."""
+    """Returns the ids of the column's rows, and the indices at which its non-empty lists begin."""
     offsets = np.arange(len(column) + 1) if is_list(column.type) else np.zeros(0, np.int64)
     while is_list(column.type):
         lengths = _as_numpy(pc.call_function("list_value_length", [column]))
@@ -193,11 +191,11 @@ def ids_of(column: pa.Array, source: str) -> Tokens:
 
 
 def _as_numpy(column: pa.Array) -> npt.NDArray[Any]:
-    """Returns the integers with 0 in place of a null."""
+    """Returns the integers, with 0 for null."""
     if column.null_count:
         return pc.fill_null(column, 0).to_numpy(zero_copy_only=False)
     if not len(column):
         return np.zeros(0, str(column.type))
-    # `to_numpy` would do, and would import pandas.
+    # `to_numpy` would import pandas.
     kind = np.dtype(str(column.type))
     return np.frombuffer(column.buffers()[1], kind, len(column), column.offset * kind.itemsize)

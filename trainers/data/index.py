@@ -1,4 +1,4 @@
-"""The index of a folder of token files, which `platform.prepare` writes once all files are there."""
+"""The index of a folder of token files; `platform.prepare` writes it when all files are complete."""
 
 import dataclasses
 import json
@@ -10,15 +10,15 @@ from trainers.spec.codec import from_json, to_json
 
 NAME = "index.json"
 PLAN_NAME = "plan.json"
-"""Name of the file that states what a folder is made from. Without an index beside it, the folder is unfinished."""
+"""Name of the file that states the sources of a folder. A folder with this file but no index is unfinished."""
 TOKENIZER = "tokenizer"
-"""Name of the folder with the tokenizer that made the ids, where `platform.prepare` had one."""
+"""Name of the folder with the tokenizer that made the ids, if `platform.prepare` had one."""
 FORMAT = 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class IndexedFile:
-    """One Parquet file of the folder."""
+    """A Parquet file of the folder."""
 
     name: str
     documents: int
@@ -26,55 +26,54 @@ class IndexedFile:
     lowest_id: int
     highest_id: int
     size_bytes: int = 0
-    """Bytes of the file; 0 where an older version wrote the index."""
+    """Size of the file; 0 in indexes of older versions."""
     sha256: str = ""
-    """Hash of the file as it was written; empty where an older version wrote the index."""
+    """Hash of the file as written; empty in indexes of older versions."""
     trained: int | None = None
-    """Tokens that are marked to be trained on; None where none has a mark."""
+    """Number of tokens marked to be trained on; None without marks."""
     padding: int = 0
-    """Tokens that fill up sequences, none of which is marked."""
+    """Number of unmarked tokens that fill up sequences."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class TokenIndex:
-    """The content of a folder of token files."""
+    """Contents of a folder of token files."""
 
     format: int
     tokenizer: str
-    """"bytes", "ids" where the input held token ids, or the name of the tokenizer's folder."""
+    """"bytes"; "ids" if the input held token ids; otherwise the name of the tokenizer's folder."""
     vocab_size: int
     """Token ids lie in [0, vocab_size)."""
     end_of_document: int | None
-    """The token id that ends every document; None for none, or where the input held token ids."""
+    """Token id that ends every document; None if there is none, or if the input held token ids."""
     documents: int
     tokens: int
     files: tuple[IndexedFile, ...]
     skipped: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
-    """Documents of the input that could not be read and were passed over, by reason."""
+    """Number of input documents that were unreadable and left out, by reason."""
     mixture: Mapping[str, float] = dataclasses.field(default_factory=dict[str, float])
-    """Share of the tokens by folder, of a mixture."""
+    """Share of tokens by folder, for a mixture."""
     sequence_tokens: int = 0
-    """Length of the sequences for which documents were packed, so that none is cut; 0 where they just follow."""
+    """Length of the sequences for which documents were packed, so that none is cut; 0 without packing."""
 
     @property
     def trained(self) -> int | None:
-        """Tokens that are marked to be trained on; None where none has a mark."""
+        """Number of tokens marked to be trained on; None if a file has no marks."""
         marked = [file.trained for file in self.files if file.trained is not None]
         return sum(marked) if marked and len(marked) == len(self.files) else None
 
     @property
     def padding(self) -> int:
-        """Tokens that fill up sequences."""
         return sum(file.padding for file in self.files)
 
 
 def indexed(path: Path, sha256: str) -> IndexedFile:
-    """Returns what an index says of the token file at `path`, by its footer.
+    """Returns the index entry of the token file at `path`, from its footer.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the file is not a file of token ids.
     """
-    from trainers.data.footer import read_footer  # imports pyarrow, which reading an index does without
+    from trainers.data.footer import read_footer  # imports pyarrow, which reading an index does not need
 
     footer = read_footer(path)
     return IndexedFile(
@@ -91,15 +90,14 @@ def indexed(path: Path, sha256: str) -> IndexedFile:
 
 
 def write_index(path: Path, index: TokenIndex) -> None:
-    """Writes the index to the file `path`."""
     path.write_text(json.dumps(to_json(index), indent=1) + "\n")
 
 
 def read_index(folder: Path) -> TokenIndex | None:
-    """Returns the index of `folder`; None where it has none.
+    """Returns the index of `folder`; None if it has none.
 
     Raises:
-        ValueError: the folder is unfinished, or the index is of another format.
+        ValueError: the folder is unfinished, or the index has another format.
     """
     path = folder / NAME
     if not path.is_file():

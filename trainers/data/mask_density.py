@@ -1,7 +1,7 @@
-"""Counts the keys that attention looks at under a recipe's mask, by the first sequences of its data; without torch.
+"""Counts the keys that attention computes under a recipe's mask, in the first sequences of its data. Imports no torch.
 
-FLOPs are counted by the keys that queries see, so that a mix of long and short documents counts at its real cost. A
-kernel that skips blocks visits more of them: all keys of each block of which some query of a block sees one.
+FLOPs count the keys that queries attend to, so that a mix of long and short documents counts at its real cost. A kernel
+that skips blocks visits more keys: all keys of each block from which at least one query of a block attends.
 """
 
 import dataclasses
@@ -22,32 +22,32 @@ _Array = npt.NDArray[np.int64]
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class MaskDensity:
-    """Keys of a query, the mean over queries and over blocks of the model."""
+    """Keys per query, averaged over queries and over blocks of the model."""
 
     num_keys: float
-    """Keys that the mask and sliding windows leave to a query, its own counted half, as in the causal s / 2."""
+    """Keys that mask and sliding windows leave to a query; its own counts half, as in the causal s / 2."""
     visited: float
-    """Keys for which a kernel computes that skips blocks of which nothing is seen."""
+    """Keys computed by a kernel that skips blocks without any visible key."""
     visited_causally: float
     """The same under a causal mask without sliding windows."""
 
 
 def keys_per_query(recipe: Recipe) -> float:
-    """Returns the keys that a query sees, the mean over a sequence and over all blocks of the model."""
+    """Returns the number of keys that a query attends to, averaged over a sequence and all blocks of the model."""
     measured = mask_density(recipe)
     return recipe.model.keys_per_query(recipe.seq_len) if measured is None else measured.num_keys
 
 
 @functools.lru_cache(maxsize=64)
 def mask_density(recipe: Recipe) -> MaskDensity | None:
-    """Returns the keys that attention reads in up to 128 sequences, shuffled ones of a file; None under a causal mask.
+    """Returns the mask's density in up to 128 sequences (shuffled if from a file); None under a causal mask.
 
     Raises:
-        ValueError: the data are not those of the recipe (see `trainers.data.source`).
+        ValueError: the data do not suit the recipe (see `trainers.data.source`).
     """
     if recipe.attention_mask == "causal":
         return None
-    from trainers import data  # imports pyarrow, which a causal mask does without
+    from trainers import data  # imports pyarrow, which a causal mask does not need
     from trainers.data.flags import FLAG
 
     source = data.source(dataclasses.replace(recipe, data_order="shuffled"))
@@ -80,7 +80,7 @@ def _keys_in_window(first: _Array, last: _Array) -> float:
 
 
 def _visited(first: _Array, last: _Array) -> float:
-    """Returns the keys of the blocks between the earliest and the latest key of each block of queries."""
+    """Returns the keys of all blocks between the earliest and the latest key of each block of queries."""
     length = first.shape[1]
     starts = np.arange(0, length, BLOCK)
     begins = np.minimum.reduceat(first, starts, axis=1) // BLOCK * BLOCK

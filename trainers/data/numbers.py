@@ -1,4 +1,4 @@
-"""Numbers in place of sequences, for a training that has data of its own."""
+"""Sample numbers in place of sequences, for a user's own training, which reads its own data."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from trainers.data.order import Position
 
 
 class Numbers:
-    """Samples that are their numbers within the step; a `trainers.data.Source`."""
+    """Samples that consist of their number within the step; a `trainers.data.Source`."""
 
     def sequences(self, step: int, indices: Sequence[int]) -> npt.NDArray[np.int64]:
         return np.array(indices, dtype=np.int64)[:, None]

@@ -1,8 +1,8 @@
-"""The order in which an epoch takes its sequences: that of the files, or shuffled by (seed, epoch).
+"""The order of an epoch's sequences: the files' order, or shuffled by (seed, epoch).
 
-A shuffle keeps reading local. The sequences are cut into chunks that follow each other in the files; an epoch shuffles
-the chunks, takes `WINDOW_CHUNKS` of them at a time as a window, and shuffles the sequences inside the window. So each
-chunk is read once an epoch, and no more than a window has to be in memory.
+Shuffling keeps reads local. Sequences are divided into consecutive chunks; an epoch shuffles the chunks, takes
+`WINDOW_CHUNKS` at a time as a window, and shuffles the sequences inside the window. So each chunk is read once an
+epoch, and at most a window has to be in memory.
 """
 
 import dataclasses
@@ -15,8 +15,6 @@ WINDOW_CHUNKS = 8
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True, order=True)
 class Position:
-    """A position in the data: sample `sample` (from 0) of epoch `epoch` (from 0)."""
-
     epoch: int
     sample: int
 
@@ -27,15 +25,14 @@ class SampleWindow:
 
     first_sample: int
     chunks: tuple[int, ...]
-    """The chunks that contain these samples, in the order of reading."""
+    """The chunks that contain these samples, in reading order."""
     sequences: npt.NDArray[np.int64]
-    """The number of each sample's sequence in the files."""
+    """Number of each sample's sequence in the files."""
 
 
 class EpochOrder:
-    """The order of one epoch, window by window.
-
-    With `shuffle_seed` None, a sample's number is its sequence's number in the files.
+    """The order of one epoch, window by window. With `shuffle_seed` None a sample's number is its sequence's number in
+    the files.
     """
 
     def __init__(self, *, num_sequences: int, chunk_sequences: int, shuffle_seed: int | None, epoch: int) -> None:
@@ -50,19 +47,15 @@ class EpochOrder:
 
     @property
     def num_windows(self) -> int:
-        """Number of windows in the epoch."""
         return len(self._first_samples)
 
     def window_of(self, sample: int) -> int:
-        """Returns the number of the window that holds the sample."""
         return int(np.searchsorted(self._first_samples, sample, side="right")) - 1
 
     def chunks(self, number: int) -> tuple[int, ...]:
-        """Returns the chunks of window `number`."""
         return tuple(self._chunks[number * WINDOW_CHUNKS : (number + 1) * WINDOW_CHUNKS].tolist())
 
     def window(self, number: int) -> SampleWindow:
-        """Returns window `number` of the epoch."""
         chunks, size = self.chunks(number), self._chunk_sequences
         sequences = np.concatenate(
             [np.arange(chunk * size, min((chunk + 1) * size, self._num_sequences)) for chunk in chunks]
@@ -77,9 +70,7 @@ class EpochOrder:
 
 
 def _permutation(size: int, *key: int) -> npt.NDArray[np.int64]:
-    """Returns a permutation of range(size) that is a function of `key`.
-
-    NumPy promises that a bit generator's raw output stays the same from version to version; what `Generator` makes of
-    it may change.
+    """Returns a permutation of range(size) determined by `key`. Uses a bit generator's raw output, which NumPy keeps
+    stable across versions, unlike the output of `Generator`.
     """
     return np.argsort(np.random.PCG64(key).random_raw(size), kind="stable")

@@ -1,4 +1,4 @@
-"""Packs documents of Parquet files to the sequence length, read ahead in a thread."""
+"""Packs documents of Parquet files to the sequence length, and reads ahead in a thread."""
 
 import concurrent.futures
 import copy
@@ -15,27 +15,24 @@ from trainers.data.footer import Tokens
 from trainers.data.order import WINDOW_CHUNKS, EpochOrder, Position, SampleWindow
 
 CHUNK_TOKENS = 2**20
-"""Approximate number of tokens read at once; part of a shuffled order's definition."""
+"""Approximate number of tokens read at once; it is part of a shuffled order's definition."""
 
 
 _Array = npt.NDArray[np.int64]
 
 
 class ParquetTokens:
-    """Token ids of a Parquet file, or of all `*.parquet` files of a folder in the order of their names.
+    """Token ids of a Parquet file, or of all `*.parquet` files of a folder in order of name.
 
-    The column is called `tokens` or `input_ids` and holds lists of integers, a row a document, or integers, which are
-    one document a file. The documents follow each other without padding; sequence n holds the tokens from
-    n * seq_len on and shares its last one with the next. What is left over at the end is not used. An epoch takes each
-    sequence once, in the order of the files, or shuffled by (`shuffle_seed`, epoch) where that is given.
-
-    The last `held_out` sequences of the files belong to no epoch.
-
-    Files are read when their samples are taken, the next window of `WINDOW_CHUNKS` chunks ahead, in a thread.
+    The column is called `tokens` or `input_ids`. It holds lists of integers, a row per document, or integers, one
+    document per file. Documents follow each other without padding; sequence n holds the tokens from n * seq_len on and
+    shares its last one with the next. Left-over tokens at the end and the last `held_out` sequences belong to no epoch.
+    An epoch takes each sequence once, in file order, or shuffled by (`shuffle_seed`, epoch) if a seed is given. A
+    thread reads files when their samples are needed, and the next window of `WINDOW_CHUNKS` chunks ahead.
 
     Raises:
-        ValueError: nothing to read, no such column, ids outside the vocabulary, fewer tokens than one sequence, no
-            marks where `with_marks` asks for them, or documents packed for another length.
+        ValueError: there is nothing to read, no such column, ids outside the vocabulary, too few tokens for one
+            sequence, no marks although `with_marks` is true, or documents packed for another length.
     """
 
     def __init__(
@@ -78,35 +75,31 @@ class ParquetTokens:
         self._epoch_start = functools.lru_cache(maxsize=2)(self._begin)
 
     def of_batch(self, global_batch: int) -> "ParquetTokens":
-        """Returns the same data in steps of that global batch, with one reader for both."""
+        """Returns the same data in steps of that global batch; both share one reader."""
         other = copy.copy(self)
         other._global_batch = global_batch
         return other
 
     def position(self, step: int) -> Position:
-        """Returns where the global batch of `step` begins."""
         return self.position_after(step * self._global_batch)
 
     def position_after(self, num_samples: int) -> Position:
-        """Returns the position of the sample after the first `num_samples`."""
         epoch, sample = divmod(num_samples, self.num_sequences)
         return Position(epoch=epoch, sample=sample)
 
     def number_of(self, position: Position) -> int:
-        """Returns the number of samples before the one at `position`, counted over all epochs."""
+        """Returns the number of samples before `position`, over all epochs."""
         return position.epoch * self.num_sequences + position.sample
 
     def sequences(self, step: int, indices: Sequence[int]) -> _Array:
-        """Returns samples `indices` of the global batch of `step`, as int64 [len(indices), seq_len + 1]."""
         return self.tokens(self.position(step), indices)
 
     def tokens(self, position: Position, indices: Sequence[int]) -> _Array:
-        """Returns the samples `indices` after `position`, as int64 [len(indices), seq_len + 1].
-
-        The sample after an epoch's last one is the next epoch's first.
+        """Returns the samples `indices` after `position`, as int64 [len(indices), seq_len + 1]; the next epoch follows
+        an epoch's last sample.
 
         Raises:
-            ValueError: a file is not as its footer or the index says.
+            ValueError: a file differs from its footer or the index.
         """
         rows = np.empty((len(indices), self._seq_len + 1), np.int64)
         for row, (chunk, place) in enumerate(self._located(position, indices)):
@@ -114,7 +107,7 @@ class ParquetTokens:
         return rows
 
     def segment_ids(self, position: Position, indices: Sequence[int]) -> _Array:
-        """Returns, for each token of `tokens`, the number of its document in its sample, counted from 0."""
+        """Returns for each token of `tokens` the number of its document in its sample, from 0."""
         starts = np.zeros((len(indices), self._seq_len + 1), np.int64)
         for row, (chunk, place) in enumerate(self._located(position, indices)):
             low, high = np.searchsorted(chunk.document_starts, (place + 1, place + self._seq_len + 1))
@@ -122,7 +115,7 @@ class ParquetTokens:
         return np.cumsum(starts, axis=1)
 
     def marks(self, position: Position, indices: Sequence[int]) -> npt.NDArray[np.bool_]:
-        """Returns whether each token of `tokens` is one to train on; of a source made `with_marks`."""
+        """Returns whether each token of `tokens` is to be trained on; needs `with_marks`."""
         rows = np.empty((len(indices), self._seq_len + 1), np.bool_)
         for row, (chunk, place) in enumerate(self._located(position, indices)):
             assert chunk.marks is not None
@@ -131,11 +124,11 @@ class ParquetTokens:
 
     @property
     def num_trained(self) -> int | None:
-        """Tokens of the files that are marked to be trained on; None where they have no marks."""
+        """Number of the files' tokens marked to be trained on; None without marks."""
         return self._files.num_trained
 
     def _located(self, position: Position, indices: Sequence[int]) -> Generator[tuple[Tokens, int]]:
-        """Yields, for each sample, the chunk that contains it and its position there."""
+        """Yields, for each sample, the chunk that contains it and its index there."""
         first = position.epoch * self.num_sequences + position.sample
         for index in indices:
             epoch, sample = divmod(first + index, self.num_sequences)
@@ -153,7 +146,7 @@ class ParquetTokens:
         )
 
     def _begin(self, epoch: int, number: int) -> SampleWindow:
-        """Returns the window, starting to read its chunks and then the next window's."""
+        """Returns the window; starts to read its chunks and then the next window's."""
         order = self._order(epoch)
         window = order.window(number)
         following = self._order(epoch + 1).chunks(0) if number + 1 == order.num_windows else order.chunks(number + 1)
@@ -164,7 +157,7 @@ class ParquetTokens:
     def _chunk(self, number: int) -> concurrent.futures.Future[Tokens]:
         if number not in self._chunks:
             self._chunks[number] = self._reader.submit(self._read, number)
-            if len(self._chunks) > 3 * WINDOW_CHUNKS:  # a batch may lie in two windows and a third be read ahead
+            if len(self._chunks) > 3 * WINDOW_CHUNKS:  # a batch may span two windows, and a third is read ahead
                 self._chunks.popitem(last=False)
         self._chunks.move_to_end(number)
         return self._chunks[number]

@@ -1,4 +1,4 @@
-"""The seeded stream of tokens that needs no file."""
+"""The seeded stream of tokens, which needs no file."""
 
 from collections.abc import Sequence
 
@@ -12,11 +12,11 @@ _REFRESH = 0.1
 
 
 class Stream:
-    """A learnable stream: each token repeats the one three places before it, and one in ten is drawn anew.
+    """A learnable stream: each token repeats the token three positions before, and one in ten is drawn anew.
 
-    What comes next depends on a place, not on a token, so a model without positions, or with a mask off by one, has
-    other gradients from the first step on; uniform tokens would hide both. Fresh tokens crowd at small ids, so the loss
-    falls within a few steps.
+    The next token depends on a position, not on the last token. So a model without positions, or with a mask off by
+    one, has different gradients from the first step on, which uniform tokens would hide. New tokens are concentrated at
+    small ids, so the loss falls within a few steps.
     """
 
     def __init__(self, *, vocab_size: int, seq_len: int, seed: int) -> None:

@@ -1,1 +1,1 @@
-"""The things that ranks share: rendezvous, process groups, collectives with gradients, state cut over ranks."""
+"""Communication between ranks: rendezvous, process groups, collectives with gradients, state cut over ranks."""

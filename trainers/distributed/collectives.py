@@ -1,8 +1,8 @@
-"""Collectives with their gradients: what tensor and context parallelism exchange inside a forward pass.
+"""Collectives with gradients, for exchanges of tensor, context and expert parallelism inside a forward pass.
 
-They call torch's functional operators, which give a new tensor, and wait for it at once. Torch 2.11's inductor loses
-gradients through collectives that write into a tensor (`dist.all_gather_into_tensor`), and torch 2.13's through
-tensors that wait for their collective by themselves (`AsyncCollectiveTensor`).
+They call torch's functional operators, which return a new tensor, and wait for it at once. Torch 2.11's inductor loses
+gradients through collectives that write into a tensor (`dist.all_gather_into_tensor`), and torch 2.13's through tensors
+that wait for their collective lazily (`AsyncCollectiveTensor`).
 """
 
 from collections.abc import Sequence
@@ -18,47 +18,45 @@ _ops: Any = torch.ops._c10d_functional
 
 
 def gather(tensor: torch.Tensor, dim: int, group: Any) -> torch.Tensor:
-    """Returns the ranks' tensors side by side along `dim`; gradients, which each rank has of all, are summed and
-    scattered.
-    """
+    """Returns the ranks' tensors concatenated along `dim`; gradients are summed over ranks and scattered."""
     apply: Any = _Gather.apply
     return apply(tensor, dim, group)
 
 
 def reduce_scatter(tensor: torch.Tensor, dim: int, group: Any) -> torch.Tensor:
-    """Returns this rank's part along `dim` of the ranks' sum; gradients are gathered."""
+    """Returns this rank's part along `dim` of the sum over ranks; gradients are gathered."""
     apply: Any = _ReduceScatter.apply
     return apply(tensor, dim, group)
 
 
 def all_reduce(tensor: torch.Tensor, group: Any) -> torch.Tensor:
-    """Returns the ranks' sum; every rank computes the same gradient of it, which is that of its own tensor too."""
+    """Returns the sum over ranks; its gradient, which is equal on every rank, is the gradient of each rank's tensor."""
     apply: Any = _AllReduce.apply
     return apply(tensor, group)
 
 
 def reduce_in_place(tensor: torch.Tensor, group: Any, op: Any = dist.ReduceOp.SUM) -> None:
-    """Reduces the ranks' tensors to their sum, or by another `op`, without gradient."""
+    """Reduces the ranks' tensors in place to their sum, or by another `op`, without gradient."""
     with exchanging(group):
         dist.all_reduce(tensor, op=op, group=group)
 
 
 def take_part(tensor: torch.Tensor, dim: int, group: Any) -> torch.Tensor:
-    """Returns this rank's part along `dim` of a tensor that all ranks hold alike; gradients are gathered."""
+    """Returns this rank's part along `dim` of a tensor that all ranks hold; gradients are gathered."""
     apply: Any = _TakePart.apply
     return apply(tensor, dim, group)
 
 
 def exchange(tensor: torch.Tensor, sent: Sequence[int], received: Sequence[int], group: Any) -> torch.Tensor:
-    """Returns the rows that the ranks sent this one, in their order; `sent` counts this rank's rows for each of them,
-    in the tensor's order, `received` theirs. Gradients go back the same way.
+    """Returns the rows that the ranks sent to this one, in rank order. `sent` counts this rank's rows for each rank, in
+    the tensor's order; `received` counts the rows from each rank. Gradients go back the same way.
     """
     apply: Any = _Exchange.apply
     return apply(tensor, sent, received, group, "+".join(CUTTING["experts"]))
 
 
 def all_to_all(tensor: torch.Tensor, group: Any) -> torch.Tensor:
-    """Returns a tensor of this one's size [ranks, ...]: what each rank has at this rank's place. Gradients go back the
+    """Returns a tensor of this one's size [ranks, ...]: each rank's element at this rank's index. Gradients go back the
     same way.
     """
     apply: Any = _Exchange.apply
@@ -118,7 +116,7 @@ class _TakePart(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, dim: int, group: Any) -> torch.Tensor:
         ctx.dim, ctx.group = dim, group
-        # A copy, so that the whole need not outlive the part.
+        # A copy, so that the whole tensor can be freed.
         return tensor.chunk(dist.get_world_size(group), dim)[dist.get_rank(group)].clone()
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""The process groups of a layout's mesh: one for any set of axes, made when it is first asked for."""
+"""The process groups of a layout's mesh: one for each requested set of axes, made at the first request."""
 
 import functools
 import itertools
@@ -15,9 +15,8 @@ from trainers.spec.layout_axes import AXES
 
 
 class Mesh:
-    """Places this rank among those of the default process group, which the axes of a layout number (`AXES`).
-
-    All ranks ask for the same groups in the same order: making one is a collective of all of them.
+    """Places this rank in the default process group, whose ranks a layout's axes number (`AXES`). All ranks must
+    request the same groups in the same order, because creating a group is a collective of all of them.
     """
 
     def __init__(self, layout: Layout, device_type: str) -> None:
@@ -27,40 +26,37 @@ class Mesh:
 
     @functools.cached_property
     def coordinates(self) -> dict[str, int]:
-        """Returns this rank's coordinate on each axis."""
         return self._layout.coordinates(dist.get_rank())
 
     def size(self, *axes: str) -> int:
-        """Returns the number of ranks along these axes together."""
         return math.prod(getattr(self._layout, axis) for axis in axes)
 
     def group(self, *axes: str) -> Any:
-        """Returns the process group of the ranks that differ from this one along `axes` alone, or of this one."""
+        """Returns the process group of the ranks whose coordinates differ from this rank's along `axes` only."""
         key = tuple(axis for axis in AXES if axis in axes)
         if key not in self._groups:
             self._groups[key] = self._make_group(key)
         return self._groups[key]
 
     def shards(self) -> DeviceMesh:
-        """Returns the mesh of FSDP2: ("dp_replicate", "dp_shard") or ("dp_shard",), whose last axis takes in `cp`.
-
-        Ranks of one context-parallel group hold the same weights and different tokens, as data-parallel ranks do.
+        """Returns FSDP2's mesh: ("dp_replicate", "dp_shard") or ("dp_shard",); its last axis includes `cp`, because
+        context-parallel ranks hold the same weights and different tokens, as data-parallel ranks do.
         """
         return self._shards_of(self.group("dp_shard", "cp"), torch.tensor(self._ranks("dp_shard", "cp")))
 
     def expert_group(self) -> Any:
-        """Returns the process group of `ep` neighbours among the ranks of a shard group, which share out experts."""
+        """Returns the process group of `ep` neighbours in a shard group, which share out experts."""
         return self._within_shards("ep", lambda ranks: ranks.view(-1, self.size("ep")))
 
     def expert_shards(self) -> DeviceMesh:
-        """Returns the mesh of FSDP2, as that of `shards`, over the ranks that have the same experts as this one."""
+        """Returns FSDP2's mesh for experts: like `shards`, over the ranks that have the same experts as this one."""
         size = self.size("ep")
         group = self._within_shards("dp_shard of experts", lambda ranks: ranks.view(-1, size).T)
         ranks = torch.tensor(self._ranks("dp_shard", "cp"))
         return self._shards_of(group, ranks[ranks.tolist().index(dist.get_rank()) % size :: size])
 
     def _shards_of(self, group: Any, ranks: torch.Tensor) -> DeviceMesh:
-        """Returns the mesh of FSDP2 whose shards lie on the `ranks` of `group`, and on as many in each replica."""
+        """Returns FSDP2's mesh with shards on the `ranks` of `group`, and on as many in each replica."""
         if self.size("dp_replicate") == 1:
             return DeviceMesh.from_group(group, self._device_type, mesh_dim_names=("dp_shard",))
         replicas = torch.tensor(self._ranks("dp_replicate"))
@@ -72,7 +68,9 @@ class Mesh:
         )
 
     def _within_shards(self, name: str, divide: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-        """Returns the process group `name` of this rank; `divide` cuts the ranks of a shard group into rows."""
+        """Returns this rank's process group `name`; `divide` arranges the ranks of a shard group as rows, one per new
+        group.
+        """
         key = (name,)
         if key not in self._groups:
             rows = [divide(torch.tensor(ranks)).tolist() for ranks in self._by_place(("dp_shard", "cp"))]
@@ -99,7 +97,7 @@ class Mesh:
         return own_group
 
     def _ranks(self, *axes: str) -> list[int]:
-        """Returns the ranks that differ from this one along `axes` alone, in their order."""
+        """Returns the ranks whose coordinates differ from this rank's along `axes` only, in order."""
         coordinates = self.coordinates
         spans = (range(getattr(self._layout, axis)) if axis in axes else (coordinates[axis],) for axis in AXES)
         strides = [math.prod(getattr(self._layout, inner) for inner in AXES[i + 1 :]) for i in range(len(AXES))]

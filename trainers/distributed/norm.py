@@ -1,4 +1,4 @@
-"""The norm of gradients of which a rank holds a part."""
+"""The global norm of gradients whose parts lie on several ranks."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,9 +10,8 @@ from trainers.distributed.collectives import reduce_in_place
 
 
 def global_norm(gradients: Iterable[tuple[torch.Tensor, int]], group: Any, device: torch.device) -> torch.Tensor:
-    """Returns the norm over the ranks of `group` (None: this rank holds everything), 0-dim fp32 on `device`.
-
-    Each gradient comes with the number of ranks of the group that hold the same one, so that it counts once.
+    """Returns the norm over the ranks of `group` (None: this rank holds everything), 0-dim fp32 on `device`. Each
+    gradient comes with the number of ranks in the group that hold the same one, so that it counts once.
     """
     by_copies: dict[int, list[torch.Tensor]] = {}
     for gradient, copies in gradients:

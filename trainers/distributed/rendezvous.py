@@ -1,8 +1,8 @@
-"""Lets the ranks of a trial rendezvous: over the network among several hosts, and through a file on one host.
+"""Rendezvous of a trial's ranks: over the network between hosts, through a file on a single host.
 
 torch's TCPStore listens on every address of its host, whatever address it is given. Anybody who reaches its port can
-write into it, and the ranks unpickle what passes through it. Ranks of one host need no network: they meet in a folder
-that only this user can open, and gloo and NCCL listen on the loopback interface alone.
+write into it, and ranks unpickle its contents. So ranks on a single host use no network: they meet in a folder that
+only this user can open, and gloo and NCCL use only the loopback interface.
 """
 
 import contextlib
@@ -27,9 +27,9 @@ _REMOVED_S = 5.0
 
 
 def process_group(*, on_cuda: bool, timeout_s: int, folder: str = "") -> TorchConfig:
-    """Returns the configuration from which Train makes its workers' process group; operations may take `timeout_s`.
-
-    The ranks of one host meet in a new folder in `folder`; where their host lacks that, in its temporary folder.
+    """Returns the configuration from which Train makes its workers' process group; operations may take `timeout_s`
+    seconds. Ranks on a single host meet in a new folder in `folder`, or in the temporary folder if `folder` is missing
+    there.
     """
     return _Meeting(backend="nccl" if on_cuda else "gloo", timeout_s=timeout_s, folder=folder)
 
@@ -44,8 +44,8 @@ class _Meeting(TorchConfig):
 
 
 class _MeetingBackend(_TorchBackend):
-    """Ray's own backend where workers are on several hosts, a file otherwise. The names imported above are not in Ray's
-    public interface: with a release that lacks them this module's import fails.
+    """Uses Ray's backend for workers on several hosts, and a file otherwise. The imports above are private names of
+    Ray; this module's import fails with a release that lacks them.
     """
 
     _meeting = ""
@@ -75,7 +75,8 @@ class _MeetingBackend(_TorchBackend):
     def on_shutdown(self, worker_group: Any, backend_config: Any) -> None:
         super().on_shutdown(worker_group, backend_config)
         if self._meeting:
-            with contextlib.suppress(Exception):  # a worker that died: the folder is swept with the search's others
+            # A worker may have died; the folder is removed with the search's others.
+            with contextlib.suppress(Exception):
                 ray.get(worker_group.execute_single_async(0, _remove_folder, self._meeting), timeout=_REMOVED_S)
 
 
@@ -94,4 +95,4 @@ def _remove_folder(path: str) -> None:
 
 def _stay_on_host() -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = LOOPBACK
-    os.environ["NCCL_SOCKET_IFNAME"] = f"={LOOPBACK}"  # NCCL takes a bare name for the beginning of several
+    os.environ["NCCL_SOCKET_IFNAME"] = f"={LOOPBACK}"  # NCCL takes a bare name as a prefix

@@ -1,8 +1,8 @@
-"""The state that an engine keeps so that a training can be resumed: its live tensors by canonical names, and counters.
+"""The state of an engine for resuming a training: its live tensors by canonical name, and counters.
 
-Canonical names and shapes are those of the plain transformers model. A key is a kind of tensor and a parameter's name,
-as in "exp_avg/transformer.wte.weight"; the master weights are of the kind "weight", weights that do not train of the
-kind "frozen", and the biases by which routers are balanced, named as the routers, of the kind "balance".
+Canonical names and shapes are the plain transformers model's. A key is a kind of tensor and a parameter's name, such as
+"exp_avg/transformer.wte.weight". Master weights have the kind "weight", weights that do not train "frozen", and biases
+that balance routers, named like the routers, "balance".
 """
 
 import dataclasses
@@ -21,54 +21,52 @@ class TensorPart:
 
     offsets: tuple[int, ...]
     tensor: torch.Tensor
-    """The memory that the engine steps, in the box's shape: writing into it loads it."""
+    """The live memory of the engine, in the box's shape; writing into it loads the value."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class StateTensor:
-    """A tensor of the canonical form, with the parts that this rank holds."""
+    """A tensor in its canonical form, with the parts that this rank holds."""
 
     shape: tuple[int, ...]
     """Shape of the whole tensor."""
     parts: tuple[TensorPart, ...]
     replica: int = 0
-    """Number of this rank among the `num_replicas` equal holders of these parts."""
+    """This rank's index among the `num_replicas` ranks that hold the same parts."""
     num_replicas: int = 1
 
     @property
     def saved_parts(self) -> tuple[TensorPart, ...]:
-        """The parts, or slices of them, that this rank saves: exactly one rank saves each value."""
+        """The parts, or slices of them, that this rank saves, so that exactly one rank saves each value."""
         return tuple(_share(part, self.replica, self.num_replicas) for part in self.parts)
 
     def doubled(self, *, second: bool) -> "StateTensor":
-        """Returns the same tensor where other ranks hold it once more; `second` is true on these."""
+        """Returns the tensor with twice as many replicas; `second` is true on the ranks of the second half."""
         replica = self.replica + self.num_replicas * second
         return dataclasses.replace(self, replica=replica, num_replicas=2 * self.num_replicas)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Counters:
-    """Numbers of the optimizer, the same on every rank."""
+    """Numbers of the optimizer, equal on every rank."""
 
     optimizer_step: int
-    """Steps that the optimizer has taken, without skipped ones."""
+    """Number of optimizer steps, without skipped ones."""
     loss_scale: float | None = None
-    """Loss scale of fp16; None in other precisions."""
+    """Loss scale of fp16; None for other precisions."""
     loss_scale_steps: int = 0
-    """Steps since the loss scale last changed."""
+    """Number of steps since the loss scale last changed."""
 
 
 def whole_tensor(tensor: torch.Tensor, *, replica: int = 0, num_replicas: int = 1) -> StateTensor:
-    """Returns a tensor that each of `num_replicas` ranks holds whole."""
+    """Returns the state of a tensor that each of `num_replicas` ranks holds whole."""
     shape = tuple(tensor.shape)
     part = TensorPart(offsets=(0,) * len(shape), tensor=tensor.detach())
     return StateTensor(shape=shape, parts=(part,), replica=replica, num_replicas=num_replicas)
 
 
 def flat_range(shape: Sequence[int], start: int, values: torch.Tensor) -> StateTensor:
-    """Returns the tensor of which this rank holds `values`, the flat range that begins at `start` in row-major
-    order.
-    """
+    """Returns the state of a tensor of which this rank holds `values`, a row-major flat range from `start` on."""
     parts = tuple(
         TensorPart(offsets=offsets, tensor=values.detach().narrow(0, first - start, math.prod(sizes)).view(sizes))
         for offsets, sizes, first in boxes(tuple(shape), start, start + values.numel())
@@ -77,8 +75,8 @@ def flat_range(shape: Sequence[int], start: int, values: torch.Tensor) -> StateT
 
 
 def boxes(shape: tuple[int, ...], start: int, stop: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], int]]:
-    """Yields the flat range [start, stop) of a row-major tensor as boxes: offsets, sizes and flat index of the first
-    value.
+    """Yields the row-major flat range [start, stop) of a tensor as boxes: offsets, sizes and the flat index of the
+    first value.
     """
     if start >= stop:
         return
@@ -105,7 +103,7 @@ def _row(
 
 
 def _share(part: TensorPart, replica: int, num_replicas: int) -> TensorPart:
-    """Returns the rows of the part that this one of its equal holders saves; a scalar is the first one's."""
+    """Returns the rows of the part that this replica saves; the first replica saves a scalar."""
     if num_replicas == 1:
         return part
     if not part.offsets:
@@ -116,12 +114,12 @@ def _share(part: TensorPart, replica: int, num_replicas: int) -> TensorPart:
 
 
 def that_train(state: Mapping[str, StateTensor]) -> dict[str, StateTensor]:
-    """Returns a training's state without the weights that do not train."""
+    """Returns a training's state without frozen weights."""
     return {key: tensor for key, tensor in state.items() if not key.startswith(f"{FROZEN}/")}
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> MutableMapping[str, Any]:
-    """Returns the optimizer's state of the parameter, created as its first step would where there is none yet."""
+    """Returns the optimizer's state of the parameter; creates it as the first step would if it does not exist."""
     state: MutableMapping[str, Any] = optimizer.state[parameter]
     if state:
         return state
@@ -143,7 +141,7 @@ def optimizer_state(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -
 def named_tensors(
     name: str, weight: torch.Tensor, state: Mapping[str, Any], place: Callable[[torch.Tensor], StateTensor]
 ) -> Iterator[tuple[str, StateTensor]]:
-    """Yields the canonical keys and tensors of one parameter, each distributed as `place` states."""
+    """Yields the canonical keys and tensors of one parameter; `place` describes how each is distributed."""
     yield f"{WEIGHT}/{name}", place(weight)
     for kind, value in state.items():
         if kind.startswith("exp_avg"):
@@ -151,12 +149,10 @@ def named_tensors(
 
 
 def steps_taken(optimizer: torch.optim.Optimizer) -> int:
-    """Returns the number of steps that the optimizer has taken."""
     return max((int(state["step"]) for state in optimizer.state.values() if "step" in state), default=0)
 
 
 def set_steps_taken(optimizer: torch.optim.Optimizer, steps: int) -> None:
-    """Makes the optimizer count on from `steps`."""
     for state in optimizer.state.values():
         if isinstance(state.get("step"), torch.Tensor):
             state["step"].fill_(steps)

@@ -1,1 +1,1 @@
-"""The engines as they run. What they accept is said in `trainers.spec.engines`."""
+"""The engines' runtimes; the rules of which trainings they accept are in `trainers.spec.engines`."""

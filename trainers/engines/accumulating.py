@@ -1,4 +1,4 @@
-"""`AccumulatingEngine`: steps of consecutive micro-batches, which all engines of this project share."""
+"""`AccumulatingEngine`: a step made of consecutive micro-batches, the base of all engines of this project."""
 
 import abc
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from trainers.spec.recipe import Recipe
 
 
 class AccumulatingEngine(abc.ABC):
-    """Runs steps of consecutive micro-steps, whose gradients are summed. See `trainers.engines.base.Engine`."""
+    """Runs steps of consecutive micro-steps and sums their gradients. See `trainers.engines.base.Engine`."""
 
     marks_micro_steps = True
     _grad_accum = 1
@@ -53,14 +53,16 @@ class AccumulatingEngine(abc.ABC):
 
     @abc.abstractmethod
     def _micro_step(self, tokens: torch.Tensor, *, last: bool) -> torch.Tensor:
-        """Adds the gradient of the mean loss divided by `_grad_accum`; returns the mean loss, detached, fp32."""
+        """Adds the gradient of the mean loss / `_grad_accum`; returns the mean loss, detached, fp32."""
 
     @abc.abstractmethod
     def _optimizer_step(self) -> torch.Tensor:
-        """Clips, steps, clears gradients; returns the global gradient norm before clipping, 0-dim fp32."""
+        """Clips gradients, steps the optimizer and clears gradients; returns the global norm before clipping, 0-dim
+        fp32.
+        """
 
     def _build(self) -> tuple[Model, ...]:
-        """Returns the models that this rank runs, on the meta device: the whole one, or its stages of a pipeline."""
+        """Returns this rank's models on the meta device: the whole model, or its pipeline stages."""
         return (self._whole_model(),)
 
     def _whole_model(self) -> Model:
@@ -77,8 +79,9 @@ class AccumulatingEngine(abc.ABC):
         return add_adapters(model, recipe)
 
     def fill_weights(self, unit: nn.Module, model: Model, dtype: torch.dtype | None = None) -> None:
-        """Gives what is still on the meta device in `unit`, the module of `model` or one of its units, the recipe's
-        first weights: frozen ones in the type of the products, others in the states' type unless another is given.
+        """Materialises the parameters of `unit` that are on the meta device, with the recipe's initial weights. `unit`
+        is the module of `model` or one of its units. Frozen weights get the type of the products, others the states'
+        type or `dtype`.
         """
         weights.materialise(
             unit,
@@ -97,7 +100,6 @@ class AccumulatingEngine(abc.ABC):
         return self._models
 
     def _set_grad_accum(self, grad_accum: int) -> None:
-        """Sets the number of micro-steps of the coming steps; called where it changes."""
         self._grad_accum = grad_accum
 
     def step(self, micro_batches: Sequence[torch.Tensor], marks: Marks) -> StepResult:
@@ -114,7 +116,7 @@ class AccumulatingEngine(abc.ABC):
         return self._result(losses, micro_batches, norm, tuple(StepPhase.MICRO_STEP for _ in losses))
 
     def _count(self, micro_batches: Sequence[torch.Tensor]) -> None:
-        """Counts in the micro-batches of a step what its passes need to know of all of them."""
+        """Counts the step's tokens with a loss, which its passes need in advance."""
         self._context.count_labels(micro_batches, all_ranks=True)
 
     def _result(
@@ -124,10 +126,10 @@ class AccumulatingEngine(abc.ABC):
         norm: torch.Tensor,
         phases: tuple[StepPhase, ...],
     ) -> StepResult:
-        """Returns the result of a step from its mean losses, none where this rank computes none, and its phases before
-        the optimizer step.
+        """Returns a step's result. `losses` are the micro-batches' mean losses, none on a rank that computes none;
+        `phases` are the phases before the optimizer step.
         """
-        # Micro-batches are of one size: the sum of their means is all that the step computes for its result.
+        # Micro-batches have the same size, so the sum of their mean losses suffices.
         sequences, length = micro_batches[0].shape
         micro_batch_tokens = sequences * (length - 1) // self._context.size
         return StepResult(

@@ -1,8 +1,8 @@
-"""The public names for engines outside this project (docs/your-model.md); the changelog tells where one changes.
+"""Public names for engines outside this project (docs/your-model.md); the changelog states each change to them.
 
-`Stepper` is the least that an engine has, and is measured. `TorchEngine` makes one of every ability: its subclass lays
-the model out (`lay_out`, with `fill_weights`), exchanges gradients (`syncing`), says where its products run
-(`computing`, `gathered`) and what is in effect (`in_effect`).
+`Stepper` is the minimum, which can be measured. `TorchEngine` has every ability; its subclasses lay out the model
+(`lay_out`, with `fill_weights`), exchange gradients (`syncing`), set the context of products (`computing`, `gathered`)
+and report settings (`in_effect`).
 """
 
 from trainers.distributed.state import Counters, StateTensor, TensorPart

@@ -1,4 +1,4 @@
-"""Makes the engine that a layout names, by the rules that name its class. Without torch until an engine is made."""
+"""Creates the engine that a layout names. Imports torch only when an engine is created."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -15,30 +15,30 @@ if TYPE_CHECKING:
 
 
 def create_stepper(recipe: Recipe, layout: Layout, device: "torch.device") -> Stepper:
-    """Returns the engine that `layout` names, built, whatever its abilities. Imports only that engine's library.
+    """Returns the built engine of `layout`, whatever its abilities. Imports only that engine's library.
 
     Raises:
-        ValueError: no such engine.
+        ValueError: the engine is unknown or cannot be imported.
     """
     return engine_class(layout.engine)(recipe, layout, device)
 
 
 def create_engine(recipe: Recipe, layout: Layout, device: "torch.device") -> Engine:
-    """Returns the engine that `layout` names, built, ready to train.
+    """Returns the built engine of `layout`, ready to train.
 
     Raises:
-        ValueError: no such engine.
-        MissingAbilityError: it can be measured alone.
+        ValueError: the engine is unknown or cannot be imported.
+        MissingAbilityError: the engine lacks abilities that a training needs.
     """
-    require(engine_class(layout.engine), Engine, "a training")  # before it is built
+    require(engine_class(layout.engine), Engine, "a training")  # checked before it is built
     return require(create_stepper(recipe, layout, device), Engine, "a training")
 
 
 def engine_class(name: str) -> type[Stepper]:
-    """Returns the class of that engine; imports its library, which may take seconds.
+    """Returns the class of the named engine. Imports its library, which may take seconds.
 
     Raises:
-        ValueError: no such engine, or one that cannot be imported here.
+        ValueError: the engine is unknown or cannot be imported.
     """
     rules = imported_rules(name)
     with import_stubs.imports():
@@ -46,5 +46,5 @@ def engine_class(name: str) -> type[Stepper]:
 
 
 def engine_config(recipe: Recipe, layout: Layout, batch: BatchPoint) -> dict[str, Any]:
-    """Returns the point's configuration in the format of its engine; empty where the engine has none."""
+    """Returns the batch point's configuration in the engine's own format; empty if the engine has none."""
     return attribute(path)(recipe, layout, batch) if (path := layout.rules.config) else {}

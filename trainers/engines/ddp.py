@@ -1,4 +1,4 @@
-"""Torch's DistributedDataParallel: a whole model on every rank, autocast for 16-bit products over fp32 weights."""
+"""PyTorch DistributedDataParallel: a whole model on every rank, autocast for 16-bit products over fp32 weights."""
 
 import contextlib
 import functools
@@ -23,26 +23,26 @@ from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
 
 _WATCHDOG_S = 0.3
-"""Seconds within which NCCL's watchdog has looked at what has ended."""
+"""Seconds after which NCCL's watchdog has seen a finished collective."""
 
 _EXCHANGES_BEFORE_CAPTURE = 11
-"""Backward passes with an exchange that DDP wants before a capture: it takes times within the first ten."""
+"""Number of backward passes with an exchange before a capture; DDP takes times within the first ten."""
 
 
 class DdpEngine(TorchEngine):
-    """Runs DDP. Gradients are views into the all-reduce buckets and are zeroed, never dropped, so that they exist once.
+    """Runs DDP. Gradients are views into the all-reduce buckets; they are zeroed instead of freed, so each exists once.
 
-    They only become views in a backward pass that exchanges them; so the first step exchanges at every micro-step
-    whatever the layout says, which gives the same sum. After its first exchange DDP orders its buckets anew and copies
-    gradients from the old ones into a second set; so the first micro-batch is run twice, and the gradients of its first
-    pass are dropped. A pipeline alone has a second set within its first step: several passes of one step would disturb
-    the order.
+    Gradients become views only in a backward pass that exchanges them. So the first step exchanges at every micro-step,
+    whatever the layout says, with the same sum. After its first exchange DDP reorders its buckets and copies gradients
+    from the old ones into a second set. So the first micro-batch runs twice, and the gradients of its first pass are
+    dropped. Only a pipeline holds a second set within its first step, as several passes of one step would disturb the
+    order.
 
-    Gradients have the weights' type. Where states are bf16, weights are, nothing is cast, and micro-steps are added up
-    in the bf16 buckets, which are then all-reduced in bf16.
+    Gradients have the weights' type. With bf16 states weights are bf16 too, nothing is cast, and micro-steps are summed
+    in the bf16 buckets, which are all-reduced in bf16.
 
-    Where micro-steps are replayed as CUDA graphs, the first step on each shape of tokens still launches its kernels one
-    by one: it compiles, and its memory can be measured. Captures are part of the second one.
+    If CUDA graphs replay micro-steps, the first step for each shape of tokens still launches kernels one by one, to
+    compile and to measure memory; the second step captures.
     """
 
     _axes = cast(Mapping[str, DdpAxis], axes_of_engine("ddp"))
@@ -65,9 +65,9 @@ class DdpEngine(TorchEngine):
             float8.convert(unit, self.recipe, self.device, gathered=False)
         self._views = False
         self._ordered = False
-        # All ranks have drawn the same weights, so nothing need be sent at the start, and no buffer ever changes.
+        # All ranks draw the same weights, so no initial broadcast is needed; buffers never change.
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # `broadcast_buffers` has a new name from torch 2.13 on
+            warnings.simplefilter("ignore", FutureWarning)  # torch 2.13 renames `broadcast_buffers`
             module = DistributedDataParallel(
                 model.module,
                 process_group=self._mesh.group("dp_replicate", "cp"),
@@ -80,9 +80,8 @@ class DdpEngine(TorchEngine):
         return module
 
     def _bucket_mib(self, module: nn.Module) -> float | None:
-        """Returns the size of a bucket in MiB; None for torch's default. Torch's PowerSGD waits for an exchange in one
-        of gloo's two threads for each bucket, and several buckets would wait for each other: over gloo there is one
-        where the layout states no size.
+        """Returns the bucket size in MiB; None for torch's default. For PowerSGD over gloo without a stated size it is
+        one bucket: torch's hook blocks one of gloo's two threads for each bucket, so several would wait for each other.
         """
         if not self.layout.bucket_mib and self.recipe.powersgd_rank and self.device.type == "cpu":
             return 1 + sum(parameter.numel() * parameter.element_size() for parameter in module.parameters()) / 2**20
@@ -110,7 +109,7 @@ class DdpEngine(TorchEngine):
         return self._graphs.replay(tokens, exchange=exchange)
 
     def _is_replayed(self, graphs: MicroStepGraphs, tokens: torch.Tensor) -> bool:
-        """Returns whether a micro-step on such tokens is replayed, not launched kernel by kernel."""
+        """Returns whether a micro-step on `tokens` is replayed from a graph instead of launched kernel by kernel."""
         if tokens.shape != self._shape:
             self._shape, self._steps_of_shape = tokens.shape, 0
             graphs.forget(tokens.shape)
@@ -123,7 +122,7 @@ class DdpEngine(TorchEngine):
         return True
 
     def _unnoted_micro_step(self, tokens: torch.Tensor, *, last: bool) -> torch.Tensor:
-        """Runs a micro-step that is none of the step's own."""
+        """Runs a micro-step that does not belong to the current step."""
         loss = super()._micro_step(tokens, last=last)
         self._syncs.pop()
         return loss
@@ -134,12 +133,12 @@ class DdpEngine(TorchEngine):
             self._divisor.fill_(grad_accum)
 
     def _scaled(self, loss: torch.Tensor) -> torch.Tensor:
-        # A graph reads the divisor anew at each replay; a number would stay what it was at the capture.
+        # A graph reads the divisor at each replay; a Python number would stay as captured.
         return super()._scaled(loss) if self._graphs is None else loss / self._divisor
 
     def _release_buckets(self) -> None:
-        """Lets NCCL give up the buckets that it has reduced. It holds them until its watchdog, which looks every
-        tenth of a second, has seen the end, and a further collective begins (torch's `ProcessGroupNCCL::workEnqueue`).
+        """Makes NCCL release the buckets that it has reduced. It holds them until its watchdog, which polls every 0.1
+        s, has seen the end and another collective starts (torch's `ProcessGroupNCCL::workEnqueue`).
         """
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
@@ -162,13 +161,12 @@ class DdpEngine(TorchEngine):
         self._steps_of_shape += 1
 
     def adopt(self, counters: Counters) -> None:
-        """Continues from counters; runs a backward pass whose gradients are discarded, after which gradients are views
-        and buckets are in order, as they were where the state was saved, so that the sums of the next step have the
-        same bits.
+        """Continues from `counters`. Runs a backward pass and discards its gradients, so that gradients are views and
+        buckets are ordered as in the saved engine, and sums of the next step have the same bits.
         """
         super().adopt(counters)
         if not counters.optimizer_step:
-            return  # nor had the first step this
+            return  # as before a first step
         tokens = torch.zeros((1, self.recipe.seq_len + 1), dtype=torch.int64, device=self.device)
         if self._pipeline is None:
             self._micro_step(tokens, last=True)
@@ -193,7 +191,7 @@ class DdpEngine(TorchEngine):
         }
 
     def _replays_in_effect(self) -> bool | None:
-        """Returns whether micro-steps are replayed; None where the step that captures them is still to come."""
+        """Returns whether micro-steps are replayed; None before the step that captures them."""
         if self._graphs is None:
             return False
         return bool(self._graphs.exchanging) if self._steps_of_shape > 1 else None

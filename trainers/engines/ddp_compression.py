@@ -1,4 +1,4 @@
-"""Compression of DDP's gradients: in bf16, and by PowerSGD."""
+"""Compression of DDP's gradients: bf16 or PowerSGD."""
 
 import sys
 from typing import Any, Protocol, cast
@@ -13,9 +13,7 @@ from trainers.spec.recipe import Recipe
 
 
 class Compression:
-    """Compresses one DDP module's gradients before they are exchanged. Its state is new: nothing of an earlier
-    engine's errors or factors is in it.
-    """
+    """Compresses one DDP module's gradients before the exchange. Errors and factors start empty for each engine."""
 
     def __init__(self, module: DistributedDataParallel, recipe: Recipe) -> None:
         self._module = module
@@ -27,13 +25,12 @@ class Compression:
             module.register_comm_hook(_Bf16Exchange(cast(Any, module.process_group)), _hook)
 
     def stepped(self) -> None:
-        """Counts a finished optimizer step."""
         if self._factored is not None:
             self._factored.begin()
 
     def in_effect(self) -> str | None:
-        """Returns the recipe's word for what the module's hooks do; None for PowerSGD that has not begun."""
-        hooks: list[tuple[Any, Any]] = getattr(self._module, "_comm_hooks")  # noqa: B009  # stands in no public place
+        """Returns the recipe's name for the module's compression; None before PowerSGD has started."""
+        hooks: list[tuple[Any, Any]] = getattr(self._module, "_comm_hooks")  # noqa: B009  # has no public accessor
         if not hooks:
             return "none"
         if [hook for hook, _ in hooks] == [_hook]:
@@ -42,15 +39,15 @@ class Compression:
 
 
 class _Exchange(Protocol):
-    """Averages the buckets of one module's gradients over a process group."""
+    """Averages the gradient buckets of one module over a process group."""
 
     @property
     def in_effect(self) -> str | None:
-        """The recipe's word for what the exchange does; None before it does so."""
+        """The recipe's name for the compression; None before it has started."""
         ...
 
     def __call__(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """Starts the exchange of a bucket, which holds the mean once the future is done."""
+        """Starts the exchange of a bucket; the future resolves to the mean."""
         ...
 
 
@@ -59,17 +56,17 @@ def _hook(exchange: _Exchange, bucket: GradBucket) -> torch.futures.Future[torch
 
 
 class _FactoredExchange:
-    """Averages a bucket by PowerSGD (arXiv 1905.13727): each matrix of gradients, with what was left out of it so far
-    (error feedback), is approximated by two factors of a small rank, and the factors are exchanged; vectors, and
-    matrices that the rank does not make half as small, travel whole. Torch's hook waits for the device once a bucket.
+    """Averages a bucket by PowerSGD (arXiv 1905.13727). Each matrix of gradients, plus the error left from earlier
+    steps (error feedback), is approximated by two low-rank factors, which are exchanged. Vectors, and matrices that
+    factors would not halve in size, are exchanged whole. Torch's hook synchronises with the device once per bucket.
 
-    DDP puts its buckets in order after the first exchange, and errors are kept by bucket: PowerSGD begins with the
-    second optimizer step. The first one's gradients travel whole, whatever the number of micro-steps.
+    Errors are kept per bucket, and DDP reorders buckets after the first exchange, so PowerSGD starts with the second
+    optimizer step. The first step's gradients are exchanged whole, whatever the number of micro-steps.
 
-    Torch's own error feedback makes two new tensors of each bucket's size in every step, one of them on a stream that
-    differs from step to step, whose memory the allocator keeps for that stream: BLOOM-7b1 reserved 128 GiB where 92
-    were allocated, then 135 with allocator retries (docs/lab/2026-11-27.md). Here each bucket's errors stay in one
-    tensor, with the same values.
+    Torch's error feedback creates two tensors of each bucket's size in every step, one of them on a changing stream,
+    whose memory the allocator keeps for that stream: BLOOM-7b1 reserved 128 GiB with 92 allocated, then 135 with
+    allocator retries (docs/lab/2026-11-27.md). This class keeps each bucket's errors in one tensor, with the same
+    values.
     """
 
     def __init__(self, group: torch.distributed.ProcessGroup, rank: int) -> None:
@@ -78,18 +75,18 @@ class _FactoredExchange:
             matrix_approximation_rank=rank,
             start_powerSGD_iter=sys.maxsize,
             use_error_feedback=False,
-            # A matrix without gradients has columns of zeros. Torch annotates its default, 0.
+            # Avoids division by zero for matrices without gradients. Torch annotates this argument as int.
             orthogonalization_epsilon=cast(Any, 1e-8),
         )
         self.errors: dict[int, torch.Tensor] = {}
-        """The errors of the last exchange by bucket index: the gradients sent minus the mean received."""
+        """Errors of the last exchange by bucket index: the gradients sent minus the mean received."""
 
     @property
     def in_effect(self) -> str | None:
         return f"powersgd_{self._state.matrix_approximation_rank}" if self.errors else None
 
     def begin(self) -> None:
-        """Lets the next exchange factor gradients, if none has yet."""
+        """Starts to factor gradients with the next exchange, unless already started."""
         if self._state.start_powerSGD_iter == sys.maxsize:
             self._state.start_powerSGD_iter = self._state.iter
 
@@ -112,12 +109,12 @@ class _FactoredExchange:
 
 
 class _Bf16Exchange:
-    """Averages a bucket of gradients over a process group in bf16, beside the backward pass.
+    """Averages a bucket of gradients over a process group in bf16, concurrently with the backward pass.
 
-    Torch's own hook has a bf16 copy of all gradients at once, through the optimizer's step too: NCCL's process group
-    holds each bucket's until its watchdog has looked and a further collective begins (74.1 GiB in place of 60.9 for
-    BLOOM-7b1); and in the first pass all gradients are one bucket. Here a bucket is exchanged in pieces on one stream,
-    where a piece's copy takes the memory of the one before it.
+    Torch's own hook holds a bf16 copy of all gradients during the optimizer step too, because NCCL's process group
+    keeps each bucket's copy until its watchdog has polled and another collective starts (74.1 GiB instead of 60.9 for
+    BLOOM-7b1). In the first pass all gradients are one bucket as well. This class exchanges a bucket in pieces on one
+    stream, where the copy of a piece reuses the memory of the previous one.
     """
 
     def __init__(self, group: torch.distributed.ProcessGroup) -> None:
@@ -141,7 +138,7 @@ class _Bf16Exchange:
         with torch.cuda.stream(self._stream):
             self._average(gradients)
             future = torch.futures.Future(devices=[gradients.device])
-            future.set_result(gradients)  # records an event of this stream, for which DDP's stream waits
+            future.set_result(gradients)  # records an event of this stream; DDP's stream waits for it
         return future
 
     def _average(self, gradients: torch.Tensor) -> None:

@@ -1,4 +1,4 @@
-"""`MicroStepGraphs`: micro-steps captured once as CUDA graphs, and launched as one each (`torch.cuda.CUDAGraph`)."""
+"""`MicroStepGraphs`: captures micro-steps as CUDA graphs (`torch.cuda.CUDAGraph`) and replays each with one launch."""
 
 import contextlib
 from collections.abc import Callable, Generator
@@ -8,9 +8,7 @@ import torch
 
 @contextlib.contextmanager
 def memory_errors_first() -> Generator[None, None, None]:
-    """Raises the `torch.OutOfMemoryError` that broke off a capture, in whose place the end of the capture raises its
-    own error.
-    """
+    """Raises the `torch.OutOfMemoryError` that interrupted a capture instead of the error of the capture's end."""
     try:
         yield
     except RuntimeError as error:
@@ -20,11 +18,11 @@ def memory_errors_first() -> Generator[None, None, None]:
 
 
 class MicroStepGraphs:
-    """Holds the graphs of micro-steps on one shape of tokens: one that exchanges gradients and one that does not.
+    """Holds the graphs of micro-steps for one shape of tokens: with and without gradient exchange.
 
-    A graph reads and writes the same addresses each time: weights, gradients and a copy of the tokens. From the
-    beginning all of the process's work is on the stream of the captures, since DDP's hooks and autograd's sums of
-    gradients stay on the stream on which they were made, and a capture cannot wait for another one.
+    A graph always uses the same addresses: weights, gradients and a copy of the tokens. All work of the process moves
+    to the captures' stream at once, because DDP's hooks and autograd's gradient sums stay on the stream where they were
+    created, and a capture cannot wait for another stream.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -37,24 +35,24 @@ class MicroStepGraphs:
 
     @property
     def exchanging(self) -> frozenset[bool]:
-        """Whether the graphs that there are exchange gradients."""
+        """Kinds of the captured graphs: True for one that exchanges gradients, False for one that does not."""
         return frozenset(self._graphs)
 
     def forget(self, shape: torch.Size) -> None:
-        """Frees all graphs; the next ones take int64 tokens of `shape`."""
+        """Frees all graphs; later ones take int64 tokens of `shape`."""
         self._graphs.clear()
         self._tokens = self._tokens.new_zeros(shape)
 
     def capture(self, micro_step: Callable[[torch.Tensor], torch.Tensor], *, exchange: bool) -> None:
-        """Captures `micro_step`, which takes tokens and returns its loss. Nothing runs.
+        """Captures `micro_step`, which takes tokens and returns its loss, without running it.
 
         Raises:
-            torch.OutOfMemoryError: what the graph keeps for itself does not fit.
+            torch.OutOfMemoryError: the graph's private memory does not fit.
         """
         graph = torch.cuda.CUDAGraph()
-        # Graphs share their memory: they run one after the other, and each writes what it reads.
+        # Graphs share one memory pool: they run one after the other and write before they read.
         pool = next((captured.pool() for captured, _ in self._graphs.values()), None)
-        # Other threads, such as NCCL's watchdog, may call what a capture forbids.
+        # Other threads, such as NCCL's watchdog, may make calls that a global capture forbids.
         with (
             memory_errors_first(),
             torch.cuda.graph(graph, pool=pool, stream=self._stream, capture_error_mode="thread_local"),
@@ -63,14 +61,14 @@ class MicroStepGraphs:
         self._graphs[exchange] = graph, loss
 
     def replay(self, tokens: torch.Tensor, *, exchange: bool) -> torch.Tensor:
-        """Launches a micro-step on `tokens`; returns its loss, 0-dim."""
+        """Replays a micro-step on `tokens`; returns its loss, 0-dim."""
         graph, loss = self._graphs[exchange]
         self._tokens.copy_(tokens, non_blocking=True)
         graph.replay()
         return loss.clone()
 
     def close(self) -> None:
-        """Frees the graphs and gives the process its stream back."""
+        """Frees the graphs and restores the process's stream."""
         self._graphs.clear()
         self._before.wait_stream(self._stream)
         torch.cuda.set_stream(self._before)

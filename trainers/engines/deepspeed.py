@@ -1,28 +1,26 @@
-"""DeepSpeed ZeRO 0, 1, 2 and 3 through `deepspeed.initialize`, on the process group that torch already has.
+"""DeepSpeed ZeRO 0, 1, 2 and 3 through `deepspeed.initialize`, on torch's existing process group.
 
-What each stage really runs, read in DeepSpeed 0.19.8 and pinned by the contract test:
+Behaviour of each stage, read in DeepSpeed 0.19.8 and verified by the contract test:
+- Stage 0 in fp32 is the plain optimizer over all-reduced gradients. Its native bf16 and fp16 modes accumulate gradients
+  in 16 bits, which is another recipe; so 16-bit products use DeepSpeed's `torch_autocast`: fp32 weights and gradients,
+  as in DDP. The engine clips gradients itself, because DeepSpeed would not return the norm.
+- Stage 1 in bf16 is `BF16_Optimizer`: whole 16-bit weights and whole fp32 gradients on every rank, sharded fp32 master
+  weights and Adam states. In fp32 and fp16 it is the optimizer of stage 2 with unsharded gradients.
+- Stage 2 is `DeepSpeedZeroOptimizer`: reduced gradients are sharded.
+- Stage 3 shards weights too; vectors (norms, biases) stay whole on every rank, matrices never do.
 
-- Stage 0 in fp32 is the plain optimizer over all-reduced gradients. Its native bf16 and fp16 modes can only accumulate
-  gradients in 16 bits, which is another recipe; so 16-bit compute goes through DeepSpeed's own `torch_autocast`: fp32
-  weights and gradients, as in DDP. The engine clips here itself, since DeepSpeed would drop the norm.
-- Stage 1 in bf16 is `BF16_Optimizer`: 16-bit weights on every rank, fp32 gradients whole on every rank, fp32 master
-  weights and Adam states cut. In fp32 and fp16 it is the optimizer of stage 2 with gradients left whole.
-- Stage 2 is `DeepSpeedZeroOptimizer`: reduced gradients are kept by their owner alone.
-- Stage 3 cuts the weights too; vectors (norms, biases) stay whole on every rank, matrices never.
+Stages 0 and 1 exchange gradients at the last micro-step of a step, stages 2 and 3 at every one. All stages exchange and
+sum gradients in fp32 (`communication_data_type`, `grad_accum_dtype`); DeepSpeed's default would be 16 bits. Stages 1 to
+3 in fp32 hold a second fp32 copy of their part of the weights.
 
-Stages 0 and 1 exchange gradients at the last micro-step of a step, 2 and 3 at every one.
+With `offload` "optimizer" master weights, Adam states and reduced gradients of stages 1 to 3 are in pinned host memory,
+where torch's fused AdamW steps them; with "all" stage 3's parameters are there too. Stage 1 then runs as stage 2 with
+unsharded gradients, in bf16 too.
 
-In all of them gradients travel and are added up in fp32 (`communication_data_type`, `grad_accum_dtype`); DeepSpeed's
-own default would be 16 bits. Stages 1 to 3 in fp32 hold a second fp32 copy of their part of the weights.
-
-With `offload` "optimizer" master weights, Adam states and the reduced gradients of stages 1 to 3 lie in pinned host
-memory, where torch's fused AdamW steps them; with "all" stage 3's parameters do too. Stage 1 then runs as stage 2 with
-gradients left whole, in bf16 too.
-
-With states in bf16, stages 1 to 3 keep master weights and Adam states in bf16 (`bf16_master_weights_and_grads`,
-`bf16_optimizer_states`), and gradients travel and are added up in bf16, over ranks and over micro-steps; the norm is
-fp32. Stage 1 is then the optimizer of stage 2 with gradients left whole; stages 1 and 2 hold a second bf16 copy of
-their part of the weights. Stage 0 refuses this: its native bf16 mode always has fp32 master weights.
+With bf16 states, stages 1 to 3 keep master weights and Adam states in bf16 (`bf16_master_weights_and_grads`,
+`bf16_optimizer_states`), and sum gradients in bf16 over ranks and micro-steps; the norm is fp32. Stage 1 is then the
+optimizer of stage 2 with unsharded gradients; stages 1 and 2 hold a second bf16 copy of their part of the weights.
+Stage 0 refuses bf16 states, because its native bf16 mode always has fp32 master weights.
 """
 
 import functools
@@ -74,10 +72,8 @@ from trainers.spec.recipe import Recipe
 
 
 class DeepSpeedEngine(AccumulatingEngine):
-    """Runs one ZeRO stage. See the module's docstring, and `trainers.engines.base.Engine`.
-
-    The process needs LOCAL_RANK (Ray Train sets it). After stage 3 the interpreter aborts at its exit unless
-    `torch.distributed.destroy_process_group` was called.
+    """Runs one ZeRO stage; see the module's docstring and `trainers.engines.base.Engine`. Needs LOCAL_RANK, which Ray
+    Train sets. After stage 3, call `torch.distributed.destroy_process_group`, or the interpreter aborts at exit.
     """
 
     def __init__(self, recipe: Recipe, layout: Layout, device: torch.device) -> None:
@@ -102,12 +98,12 @@ class DeepSpeedEngine(AccumulatingEngine):
         for unit in (*model.units, model.module):
             self.fill_weights(unit, model, dtype)
             if layout.zero_stage == 3:
-                # Cuts what is whole in this unit, so that a rank never holds more than its part and one unit.
+                # Shards the unit at once, so that a rank never holds more than its part and one unit.
                 deepspeed.zero.Init(module=unit, config_dict_or_path=config, dtype=dtype)
 
     def _set_masters(self) -> None:
-        """Restores the bits of fp32 master weights that 16-bit modules lost: every engine starts from the same
-        model.
+        """Restores the low bits of fp32 master weights, which 16-bit modules lost, so that every engine starts from the
+        same model.
         """
         if self.layout.zero_stage == 0 or half_dtype(self.recipe) in (None, state_dtype(self.recipe)):
             return
@@ -140,7 +136,7 @@ class DeepSpeedEngine(AccumulatingEngine):
         norm = self._clip() if self.layout.zero_stage == 0 else None
         engine.step()
         if norm is None:
-            # An overflowing fp16 step ends before DeepSpeed computes a norm; the last one would stand there still.
+            # An overflowing fp16 step ends before DeepSpeed computes a norm, and the previous norm would be returned.
             norm = float("inf") if engine.skipped_steps > skipped else engine.get_global_grad_norm()
         return torch.as_tensor(norm, dtype=torch.float32, device=self.device)
 
@@ -209,7 +205,7 @@ class DeepSpeedEngine(AccumulatingEngine):
         if self.recipe.compute_precision == "fp16" and counters.loss_scale is not None and scaler is not None:
             scaler.cur_scale, scaler.cur_iter = counters.loss_scale, counters.loss_scale_steps
             scaler.last_overflow_iter = -1
-        # What the modules compute with is made anew from the master weights.
+        # The modules' working weights are rebuilt from the master weights.
         if self.layout.zero_stage == 3:
             cut_modules_from_masters(wrapper, self._engine.module)
         elif self.layout.zero_stage:
@@ -253,12 +249,12 @@ class DeepSpeedEngine(AccumulatingEngine):
         for name, parameter in self._engine.module.named_parameters():
             full = parameter.detach() if self.layout.zero_stage == 0 else safe_get_full_fp32_param(parameter)
             assert full is not None
-            # From 16-bit masters DeepSpeed may make an fp32 tensor; the type is that of what is stored.
+            # DeepSpeed may return fp32 for 16-bit masters; the weights keep the type in which they are stored.
             yield plain_name(name), full.to(state_dtype(self.recipe))
 
     def close(self) -> None:
         self._engine.destroy()
-        # DeepSpeed leaves both behind for the whole process: the next engine would scale fp16 losses twice.
+        # DeepSpeed leaves both changed for the whole process, and the next engine would scale fp16 losses twice.
         F.linear = self._linear
         torch_autocast.TORCH_AUTOCAST_INITIALIZED, torch_autocast.TORCH_AUTOCAST_DTYPE = False, None
         del self._engine, self._models

@@ -1,4 +1,4 @@
-"""Imports DeepSpeed for the devices that exist, quietly, and without what it would compile at the first start."""
+"""Imports DeepSpeed for the available devices, silently, and without operations that it would compile at first use."""
 
 import logging
 import os
@@ -9,7 +9,7 @@ import torch
 from trainers.startup import import_stubs
 
 if not torch.cuda.is_available():
-    os.environ.setdefault("DS_ACCELERATOR", "cpu")  # read at the import
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")  # read at import
 logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
 
 import deepspeed  # noqa: E402
@@ -32,9 +32,9 @@ __all__ = [
 
 logger.setLevel(logging.ERROR)
 import_stubs.spare_deepspeed()
-# From torch 2.13 on, the collectives that ZeRO uses have new names; without this each call warns.
+# torch 2.13 renames the collectives that ZeRO uses, and each call would warn.
 warnings.filterwarnings("ignore", r"`torch.distributed.*_tensor` is deprecated", FutureWarning)
 if not torch.cuda.is_available():
-    # Gloo does without the shared-memory collectives, which DeepSpeed would compile at the first start. Asking for this
-    # dictionary makes it try every operation that it could compile, with compilers and on GPUs: nowhere else.
+    # gloo does not need the shared-memory collectives, which DeepSpeed would compile at first use. Reading this
+    # dictionary makes DeepSpeed check all operations that it could compile, so it is read only on CPUs.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False

@@ -1,4 +1,4 @@
-"""Reads and fills the state of DeepSpeed's own optimizers, which wrap torch's."""
+"""Reads and fills the state of DeepSpeed's optimizers, which wrap torch's."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
@@ -11,8 +11,8 @@ from trainers.engines.deepspeed_library import BF16_Optimizer, DeepSpeedZeroOpti
 
 
 def cut(wrapper: Any, parameter: Any) -> tuple[int, int, int, int, tuple[int, ...]]:
-    """Returns which master weights of the parameter this rank has: its group, the first one in the group's flat tensor,
-    their number, where they begin in the flattened parameter, and the parameter's shape.
+    """Returns this rank's master weights of a parameter: group index, first index in the group's flat tensor, number,
+    first index in the flattened parameter, and the parameter's shape.
     """
     if isinstance(wrapper, DeepSpeedZeroOptimizer_Stage3):
         group, first, size = wrapper.grad_position[wrapper.get_param_id(parameter)]
@@ -32,7 +32,7 @@ def cut(wrapper: Any, parameter: Any) -> tuple[int, int, int, int, tuple[int, ..
 
 
 def cut_modules_from_masters(wrapper: Any, module: nn.Module) -> None:
-    """Fills stage 3's partitioned parameters from the master weights, and gathers again those that it keeps whole."""
+    """Fills stage 3's sharded parameters from the master weights, and gathers again its whole parameters."""
     persistent = wrapper.persistent_parameters
     if persistent:
         persistent[0].partition(persistent)
@@ -44,8 +44,8 @@ def cut_modules_from_masters(wrapper: Any, module: nn.Module) -> None:
 
 
 def decays_of(wrapper: Any, groups: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]] | None:
-    """Returns each parameter's number of dimensions and weight decay, given the optimizer's groups, which hold flat
-    master weights; None at stage 0, where they hold the parameters.
+    """Returns each parameter's number of dimensions and weight decay. `groups` are the optimizer's, which hold flat
+    master weights. None at stage 0, whose groups hold the parameters themselves.
     """
     name = next((name for name in ("bit16_groups", "bf16_groups", "fp16_groups") if hasattr(wrapper, name)), None)
     if name is None:
@@ -59,7 +59,7 @@ def decays_of(wrapper: Any, groups: Sequence[Mapping[str, Any]]) -> list[tuple[i
 
 
 def stage_of(wrapper: Any) -> int:
-    """Returns the ZeRO stage by the optimizer that runs, whatever the configuration states."""
+    """Returns the ZeRO stage of the running optimizer, whatever the configuration states."""
     if isinstance(wrapper, DeepSpeedZeroOptimizer_Stage3):
         return 3
     if isinstance(wrapper, DeepSpeedZeroOptimizer):
@@ -68,7 +68,9 @@ def stage_of(wrapper: Any) -> int:
 
 
 def offload_of(wrapper: Any) -> str:
-    """Returns what is in host memory by the optimizer that runs: stages 1 and 2 have one flag for it, stage 3 two."""
+    """Returns which states the running optimizer holds in host memory; stages 1 and 2 have one flag for it, stage 3
+    two.
+    """
     if getattr(wrapper, "offload_param", False):
         return "all" if wrapper.offload_optimizer else "parameters"
     away = getattr(wrapper, "cpu_offload", False) or getattr(wrapper, "offload_optimizer", False)
@@ -76,9 +78,7 @@ def offload_of(wrapper: Any) -> str:
 
 
 def masters_of(wrapper: Any) -> list[torch.Tensor]:
-    """Returns the master weights that a ZeRO optimizer keeps; empty at stage 0, where the module's own are the
-    masters.
-    """
+    """Returns the master weights of a ZeRO optimizer; empty at stage 0, whose modules hold the masters."""
     for name in ("fp32_partitioned_groups_flat", "single_partition_of_fp32_groups", "fp32_groups_flat_partition"):
         if hasattr(wrapper, name):
             return list(getattr(wrapper, name))

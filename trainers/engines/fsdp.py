@@ -1,7 +1,6 @@
-"""FSDP2 (`fully_shard`): shards of the master weights, and whole parameters in the compute type where a block runs."""
+"""FSDP2 (`fully_shard`): sharded master weights, gathered in the compute type while a block runs."""
 
-# What is in effect stands in private places only.
-# pyright: reportPrivateUsage=false
+# The settings in effect are in private attributes only.
 
 import contextlib
 import functools
@@ -26,28 +25,28 @@ from trainers.spec.engines.fsdp import FsdpAxis
 
 
 class FsdpEngine(TorchEngine):
-    """Runs FSDP2 with one unit a block, and one for what is outside the blocks (embeddings, last norm, head). Experts
-    that ranks share out are a unit of their own in their block, laid out over the ranks that have the same ones.
+    """Runs FSDP2 with a unit per block and one for the rest (embeddings, last norm, head). Experts under expert
+    parallelism are an additional unit in their block, sharded over the ranks that have the same experts.
 
     Stage 3 frees a block's parameters after its forward pass and gathers them again for the backward pass; stage 2
-    keeps them, from one micro-step to the next too. The outer unit is kept in both, since the backward pass begins with
-    it. Gradients are reduced and, with `grad_sync` "last", accumulated in the states' type, fp32 or bf16: with "last"
+    keeps them, from one micro-step to the next too. Both keep the outer unit, because the backward pass begins with it.
+    Gradients are reduced, and with `grad_sync` "last" accumulated, in the states' type (fp32 or bf16): with "last"
     whole on every rank, with "every" as reduced shards. With `dp_replicate` above 1 every shard group is a replica
     (HSDP).
 
-    With `offload` "all" shards of weights, gradients and AdamW's states lie in pinned host memory: weights are copied
-    to the device to be gathered, reduced gradients copied back, and the host steps. The norm's sum crosses ranks on the
-    device, since NCCL has no collectives for host memory.
+    With `offload` "all" shards of weights, gradients and AdamW's states are in pinned host memory: weights are copied
+    to the device to be gathered, reduced gradients are copied back, and the host steps. The norm is summed over ranks
+    on the device, because NCCL has no collectives for host memory.
     """
 
-    module: Any  # an FSDPModule that still is the transformers model
+    module: Any  # an FSDPModule, which is still the transformers model
     _axes = cast(Mapping[str, FsdpAxis], axes_of_engine("fsdp"))
 
     def lay_out(self, model: Model) -> nn.Module:
         recipe, layout = self.recipe, self.layout
         mesh = self._mesh.shards()
         apart = self._mesh.expert_shards() if self._experts.size > 1 else None
-        # Frozen weights are stored in the type of products, and adapters cast their own.
+        # Frozen weights are stored in the products' type, and adapters cast their own weights.
         cast_to = None if recipe.adapter_rank else half_dtype(recipe)
         policy = MixedPrecisionPolicy(param_dtype=cast_to, reduce_dtype=state_dtype(recipe))
         units: tuple[Any, ...] = model.units
@@ -59,7 +58,8 @@ class FsdpEngine(TorchEngine):
         wrapping: dict[str, Any] = {"reshard_after_forward": layout.zero_stage == 3}
         for axis in self._axes.values():
             wrapping |= axis.wrapping(layout)
-        # A unit is drawn whole and cut at once, so that a rank never holds more than its shards and one unit.
+        # A unit is materialised whole and sharded at once, so that a rank never holds more than its shards and one
+        # unit.
         for unit in (*units, model.module):
             self.fill_weights(unit, model)
             options = {} if unit is model.module else wrapping
@@ -74,9 +74,7 @@ class FsdpEngine(TorchEngine):
 
     @torch.no_grad()
     def _stepped(self) -> list[nn.Parameter]:
-        """Returns this rank's shards as plain tensors: over GPT-2 XL's 580 DTensors a step took the host 40 to 60
-        ms.
-        """
+        """Returns the rank's shards as plain tensors; stepping GPT-2 XL's 580 DTensors took the host 40 to 60 ms."""
         self._parameters = cast(list[Any], super()._stepped())
         self._shards = [nn.Parameter(_local(parameter), requires_grad=False) for parameter in self._parameters]
         return self._shards
@@ -89,7 +87,8 @@ class FsdpEngine(TorchEngine):
         return super()._micro_step(tokens, last=last)
 
     def _free_after_backward(self, module: Any, last: bool) -> None:
-        # Weights change with the step: until then nothing need be gathered anew that is whole between the two passes.
+        # Weights change only with the step, so parameters that stay whole between the two passes are not gathered
+        # again.
         module.set_reshard_after_backward(last, recurse=self.layout.zero_stage == 2)
 
     def _hidden_dtype(self) -> torch.dtype:
@@ -104,15 +103,15 @@ class FsdpEngine(TorchEngine):
 
     @contextlib.contextmanager
     def syncing(self, sync: bool) -> Generator[bool, None, None]:
-        # `set_is_last_backward` stays True: each micro-step is a whole forward and backward pass, and the order of
-        # units kept for prefetching would otherwise run on from one micro-step into the next.
+        # `set_is_last_backward` stays True: each micro-step is a complete forward and backward pass, and the order of
+        # units kept for prefetching would otherwise continue from one micro-step into the next.
         self.module.set_requires_gradient_sync(sync)
         yield all(group.reduce_grads for group in _groups(self._models[0]))
 
     @torch.no_grad()
     def _optimizer_step(self) -> torch.Tensor:
         for parameter, shard in zip(self._parameters, self._shards, strict=True):
-            shard.data = _local(parameter)  # FSDP2 may lay a shard out anew before the first pass
+            shard.data = _local(parameter)  # FSDP2 may reallocate a shard before the first pass
             shard.grad = None if parameter.grad is None else parameter.grad.to_local()
         norm = super()._optimizer_step()
         float8.prepare_step(self.module, self.recipe)
@@ -140,7 +139,7 @@ class FsdpEngine(TorchEngine):
         return _local(parameter), functools.partial(self._as_shard_of, parameter)
 
     def _as_shard_of(self, parameter: DTensor, local: torch.Tensor) -> StateTensor:
-        """Returns a tensor that is distributed as this rank's shard of the parameter is."""
+        """Returns `local` as a tensor distributed like the parameter's shard on this rank."""
         mesh = parameter.device_mesh
         _, offsets = compute_local_shape_and_global_offset(parameter.shape, mesh, parameter.placements)
         replicas = dict(zip(mesh.mesh_dim_names or (), mesh.shape, strict=True)).get("dp_replicate", 1)
@@ -159,9 +158,9 @@ class FsdpEngine(TorchEngine):
         policies = {group.mp_policy for group in everything}
         casts = sorted(dtype_name(policy.param_dtype) for policy in policies if policy.param_dtype)
         reduce = "+".join(sorted(dtype_name(policy.reduce_dtype or torch.float32) for policy in policies))
-        mesh = everything[0].mesh_info.mesh  # parameters may be whole just now
+        mesh = everything[0].mesh_info.mesh  # parameters may be unsharded now
         degrees = {"dp_replicate": 1} | dict(zip(mesh.mesh_dim_names or (), mesh.shape, strict=True))
-        degrees["dp_shard"] //= self._context.in_effect(self._models)  # ranks of both share the shards
+        degrees["dp_shard"] //= self._context.in_effect(self._models)  # context-parallel ranks share the shards
         away = {isinstance(group.offload_policy, CPUOffloadPolicy) for group in everything}
         kind = type(self._modules[0])
         return {
@@ -184,7 +183,7 @@ class FsdpEngine(TorchEngine):
 
 
 class _Modules:
-    """`torch.nn` whose parameters of whole numbers have no gradient unless one is asked for."""
+    """`torch.nn` with a `Parameter` that has no gradient by default if its values are integers."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(nn, name)
@@ -194,20 +193,19 @@ class _Modules:
 
 
 def _take_integers() -> None:
-    """Lets FSDP2 shard parameters of whole numbers. torch 2.11 makes each shard with a gradient, which these
-    cannot have, before it takes that away (pytorch/pytorch#177844).
+    """Makes FSDP2 shard integer parameters. torch 2.11 creates each shard with a gradient, which integers cannot have,
+    before it disables it (pytorch/pytorch#177844).
     """
-    setattr(_fsdp_param, "nn", _Modules())  # noqa: B010  # a module's attribute is a constant to checkers
+    setattr(_fsdp_param, "nn", _Modules())  # noqa: B010  # type checkers treat a module's attribute as constant
 
 
 def _local(parameter: DTensor) -> torch.Tensor:
-    """Returns this rank's shard as a plain tensor."""
     return float8.plain(parameter.to_local())
 
 
 def _groups(model: Model) -> Iterator[Any]:
-    """Yields the parameters that FSDP2 gathers together, unit by unit, those of a block before those of its experts; a
-    pipeline's stage may have none outside its blocks.
+    """Yields the groups of parameters that FSDP2 gathers together, unit by unit, a block's before its experts'; a
+    pipeline stage may have no group outside its blocks.
     """
     for module in model.module.modules():
         if isinstance(module, FSDPModule) and (group := module._get_fsdp_state()._fsdp_param_group) is not None:

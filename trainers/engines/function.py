@@ -1,4 +1,4 @@
-"""A training of the user's own as a `Stepper`: a function builds the step of each batch point.
+"""A user's own training as a `Stepper`: a function builds the step of each batch point.
 
     def build(layout):
         model = DistributedDataParallel(Model(layout["width"]).to(layout.device))
@@ -8,8 +8,8 @@
             return loss
         return step
 
-It needs nothing of this project. What `step` returns is the mean loss of this rank's tokens, a number or a tensor, or
-that loss and the number of these tokens.
+The function needs nothing of this project. `step` returns the mean loss of this rank's tokens as a number or a tensor,
+or this loss and the number of these tokens.
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ _PHASES = (StepPhase.SCHEDULE, StepPhase.OPTIMIZER_STEP)
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class BuildLayout:
-    """The point for which a function builds a step; `layout["NAME"]` is the value of an axis."""
+    """The batch point for which a function builds a step; `layout["NAME"]` is the value of an axis."""
 
     axes: Mapping[str, Any]
     micro_batch: int
@@ -58,7 +58,7 @@ class BuildLayout:
 
 
 class FunctionStepper:
-    """Builds a step where a batch point begins, and runs it; an optimizer of torch marks where its own part begins."""
+    """Builds a step when a batch point begins, and runs it. A hook on torch's optimizers marks the optimizer's part."""
 
     def __init__(self, recipe: Recipe, layout: Layout, device: torch.device) -> None:
         assert recipe.workload is not None, "a recipe with a model has an engine of its own"
@@ -76,7 +76,7 @@ class FunctionStepper:
         is_first = point != self._point
         if is_first:
             self._step = None
-            self._release()  # before the next model is there
+            self._release()  # frees memory before the next model is built
             self._point, self._step = point, self._built(point)
         assert self._step is not None
         marks.begin(StepPhase.SCHEDULE)
@@ -92,7 +92,7 @@ class FunctionStepper:
             answer = self._step()
         finally:
             hook.remove()
-        begin_optimizer()  # nothing of torch's stepped
+        begin_optimizer()  # in case no torch optimizer has stepped
         loss, tokens = answer if isinstance(answer, tuple) else (answer, None)  # type: ignore[reportUnknownVariableType]
         if is_first and tokens is not None:
             self._check_tokens(int(tokens), point)  # type: ignore[reportUnknownArgumentType]
@@ -104,7 +104,7 @@ class FunctionStepper:
         )
 
     def _built(self, point: BatchPoint) -> Callable[[], Any]:
-        torch.manual_seed(self._seed)  # the same first weights at every point, where the function draws them
+        torch.manual_seed(self._seed)  # gives every batch point the same weights if the function draws them
         step = self._build(
             BuildLayout(
                 axes={name: value_of(text) for name, text in flags_of(self._layout.flags).items()},
@@ -120,7 +120,7 @@ class FunctionStepper:
         return step
 
     def _check_tokens(self, tokens: int, point: BatchPoint) -> None:
-        """Refuses steps of other work than all points have; a collective where there are ranks."""
+        """Refuses a step whose tokens differ from the study's number per step; a collective."""
         total = torch.tensor(tokens, device=self._device)
         if self._layout.world_size > 1:
             dist.all_reduce(total)
@@ -152,10 +152,10 @@ def _loss_tensor(loss: Any, device: torch.device) -> torch.Tensor:
 
 
 def load(workload: Workload) -> Callable[[BuildLayout], Callable[[], Any]]:
-    """Returns the workload's function; runs its file, and puts the folder in which it is on the path.
+    """Returns the workload's function. Runs its file, and adds the file's folder to the path.
 
     Raises:
-        ValueError: the file is not there, is another one than where the search was started, or lacks the function.
+        ValueError: the file is missing, differs from its content at the search's start, or lacks the function.
     """
     where, _, name = workload.build.partition(":")
     path = file_of(workload.build, workload.folder)

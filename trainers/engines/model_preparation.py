@@ -1,7 +1,6 @@
-"""Prepares a model for an engine (loss, activation checkpointing, compiling) and reads back what is in effect."""
+"""Prepares a model for an engine (loss, activation checkpointing, compiling) and reads back the settings in effect."""
 
-# What is in effect stands in private places only.
-# pyright: reportPrivateUsage=false
+# The settings in effect are in private attributes only.
 
 import dataclasses
 from collections.abc import Sequence
@@ -49,25 +48,27 @@ _SAVED = {
     _OPS.higher_order.flex_attention,
     _OPS.layout.gelu_of_product.default,
 }
-"""Outputs that selective checkpointing keeps: those of products with weights, summed over tensor-parallel ranks, and of
-fused attention. Scores, norms and activations, which are cheap to compute or large to keep, are computed again.
+"""Operations whose outputs selective checkpointing keeps: products with weights, their sums over tensor-parallel ranks,
+and fused attention. Scores, norms and activations are recomputed, because they are cheap to compute or large to keep.
 """
 _THIN = 16
-"""Least width of a product over its depth from which on it is thin; that of a model's own layers is 7 at most."""
+"""Least ratio of a product's width to its depth for it to be thin; the ratio of a model's own layers is 7 at most."""
 
 
 def prepare(model: Model, layout: Layout) -> Model:
-    """Gives the model the layout's loss, checkpointing and compiling, in place; returns it with its new units.
+    """Applies the layout's loss, checkpointing and compiling to the model in place; returns the model with its new
+    units.
 
-    Compiled code holds the checkpoint inside, torch's supported order: its partitioner then knows what is made again. A
-    model compiled whole takes its loss along, and so does one whose vocabulary is cut over ranks. Around experts that
-    ranks share out, whose rows no graph can hold, the parts of a block are compiled, and the checkpoint is outside.
+    Compiled code includes the checkpoint, the order that torch supports, so that its partitioner knows which operations
+    are recomputed. A model compiled whole includes its loss, and so does a model with a vocabulary cut over ranks. With
+    expert parallelism a block's parts around the experts are compiled, because no graph can contain the exchange of
+    rows; the checkpoint is then outside.
     """
     set_activation_budget(layout.activation_budget)
     if layout.mlp != "plain":
         family_kernels(model.spec.architecture).fuse_mlp(model.module)
     softcap, factor = model.spec.logit_softcap, model.spec.logit_factor
-    # Else it would take whatever a head or a pipeline's stage gives for logits.
+    # Otherwise transformers would apply them to any output of a head or a pipeline stage.
     if softcap:
         setattr(model.module.config, architecture_of(model.spec.architecture).softcap_key, None)
     set_factor(model, architecture_of(model.spec.architecture).logit_factor, 1.0)
@@ -103,8 +104,8 @@ def _compile_around_experts(model: Model, block: nn.Module) -> None:
 
 
 def _around_experts(model: Model, block: nn.Module) -> tuple[nn.Module, ...]:
-    """Returns the parts of a block outside of its experts: attention, norms, the router and what else stands beside
-    experts; none of a block without.
+    """Returns the parts of a block outside its experts: attention, norms, router and shared expert; empty for a block
+    without experts.
     """
     family = architecture_of(model.spec.architecture)
     if not isinstance(family, WithExperts):
@@ -115,10 +116,9 @@ def _around_experts(model: Model, block: nn.Module) -> tuple[nn.Module, ...]:
 
 
 def kernels_in_effect(models: Sequence[Model], layout: Layout) -> dict[str, str | float | None]:
-    """Returns what can be read back from the modules of `prepare`, and of the attention that models were built with.
-
-    `models` are the whole model, or the stages of a pipeline that this rank runs. None stands for what a stage without
-    a head or without blocks cannot show.
+    """Returns the settings read back from the modules of `prepare` and from the models' attention. `models` are the
+    whole model, or this rank's pipeline stages. None is a value that a stage without a head or without blocks cannot
+    show.
     """
     units = [unit for model in models for unit in model.units]
     heads = [model.head for model in models if model.has_head]
@@ -139,9 +139,8 @@ def kernels_in_effect(models: Sequence[Model], layout: Layout) -> dict[str, str 
 
 
 def _checkpointed(block: nn.Module, layout: Layout) -> nn.Module:
-    """Returns the block in a wrapper that repeats its forward pass, or the cheap part of it, in the backward pass.
-
-    Dropout is off (see `trainers.models.model`), so the random state need not be kept.
+    """Returns the block in a wrapper that recomputes its forward pass, or the cheap part of it, in the backward pass.
+    Dropout is off (see `trainers.models.model`), so the random state is not saved.
     """
     settings: dict[str, Any] = {"preserve_rng_state": False}
     if layout.checkpointing == "selective":
@@ -158,8 +157,8 @@ def _checkpointed(block: nn.Module, layout: Layout) -> nn.Module:
 class _KeepsProducts:
     """The policy of selective checkpointing for one block.
 
-    A tensor-parallel rank keeps its part of the sum over ranks, and compiled code therefore not the whole product that
-    is summed, nor does it sum again. Inputs that are gathered, which are whole, it gathers again.
+    A tensor-parallel rank keeps its part of the sum over ranks. Compiled code therefore neither keeps the whole product
+    nor sums again. Gathered inputs, which are whole, are gathered again.
     """
 
     def __init__(self) -> None:
@@ -167,14 +166,14 @@ class _KeepsProducts:
 
     def __call__(self, _context: Any, operation: Any, *operands: Any, **_kwargs: Any) -> CheckpointPolicy:
         is_kept = (operation in _SAVED and not _is_thin(operation, operands)) or (operation is _WAIT and self._sums)
-        # A collective is waited for at once (`trainers.distributed.collectives`).
+        # Each collective is awaited directly after its start (`trainers.distributed.collectives`).
         self._sums = operation is _SUM
         return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
 
 
 def _is_thin(operation: Any, operands: tuple[Any, ...]) -> bool:
-    """Returns whether the operation is a product of few columns with few rows, as an adapter's second one is: as large
-    to keep as its layer's, and cheap.
+    """Returns whether the operation is a thin product, such as an adapter's second product: its output is as large to
+    keep as its layer's, and cheap to compute.
     """
     if operation is not _OPS.aten.mm.default:
         return False
@@ -187,14 +186,14 @@ def _selective_contexts() -> Any:
 
 
 def _repeating_contexts() -> Any:
-    """Has everything computed again: by itself torch 2.11's compiler would save what is gathered, whole tensors."""
+    """Returns contexts that recompute everything; torch 2.11's compiler would save gathered (whole) tensors."""
     return create_selective_checkpoint_contexts(lambda *_, **__: CheckpointPolicy.PREFER_RECOMPUTE)
 
 
 def _checkpointing_in_effect(models: Sequence[Model], layout: Layout) -> str | None:
-    """Returns the layout's word for which of the blocks (as they were built) are checkpointed, or how many of how many.
-
-    If several words mean the same blocks, as in a pipeline's stage of one block, the layout's word is returned.
+    """Returns the checkpointing of the blocks as built, in the layout's words, or how many of how many blocks are
+    checkpointed. If several words describe the same blocks, as in a pipeline stage of one block, returns the layout's
+    word.
     """
     places = [place for model in models for place in zip(model.block_indices, model.blocks, strict=True)]
     wrappers = [child for model in models for child in model.module.modules() if isinstance(child, CheckpointWrapper)]
@@ -220,7 +219,7 @@ def _checkpointing_in_effect(models: Sequence[Model], layout: Layout) -> str | N
 
 
 def _dropout_in_effect(models: Sequence[Model]) -> float:
-    """Returns the largest chance of dropping a value that any module has."""
+    """Returns the largest dropout probability of any module."""
     modules = [module for model in models for module in model.module.modules()]
     chances = [module.p for module in modules if isinstance(module, nn.Dropout)]
     chances += [value for module in modules for key, value in vars(module).items() if _is_chance(key, value)]
@@ -232,7 +231,7 @@ def _is_chance(key: str, value: Any) -> bool:
 
 
 def _mlp_in_effect(models: Sequence[Model]) -> str | None:
-    """Returns the word of `mlp` for all blocks; None where this rank has none."""
+    """Returns the value of `mlp` for all blocks; None if this rank has none."""
     fused = [
         any(isinstance(module, FusedMlp) for module in block.modules()) for model in models for block in model.blocks
     ]
@@ -242,14 +241,12 @@ def _mlp_in_effect(models: Sequence[Model]) -> str | None:
 
 
 def _experts_in_effect(model: Model) -> str:
-    """Returns the word of `experts`, which is that of the loop for models without any."""
+    """Returns the value of `experts`; "loop" for models without experts."""
     return experts_in_effect(model.module.config) if model.spec.num_experts else "loop"
 
 
 def _compile_in_effect(models: Sequence[Model], units: Sequence[nn.Module]) -> str | None:
-    """Returns "none", "block", "model", or how many blocks of how many have compiled code; None where there is no
-    block.
-    """
+    """Returns "none", "block", "model", or how many of how many blocks are compiled; None without blocks."""
     if any(is_compiled(model.module) for model in models):
         return "model"
     blocks = ((model, block) for model in models for block in model.blocks)

@@ -1,4 +1,4 @@
-"""Settings that engines share, applied and read back: the precision of products, the optimizer, the loss scale."""
+"""Settings shared by engines, applied and read back: the precision of products, the optimizer, the loss scale."""
 
 import os
 from collections.abc import Iterable
@@ -24,34 +24,32 @@ _NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
 def half_dtype(recipe: Recipe) -> torch.dtype | None:
-    """Returns the 16-bit type of the recipe's activations, None for fp32 and tf32."""
+    """Returns the 16-bit type of the recipe's activations; None for fp32 and tf32."""
     return _HALF.get(recipe.activation_precision)
 
 
 def state_dtype(recipe: Recipe) -> torch.dtype:
-    """Returns the type of master weights, of summed gradients and of AdamW's states."""
+    """Returns the type of master weights, summed gradients and AdamW's states."""
     return torch.bfloat16 if recipe.state_precision == "bf16" else torch.float32
 
 
 def model_dtype(recipe: Recipe) -> torch.dtype:
-    """Returns the type in which the model's own parameters are stored: the states', or where adapters train in their
-    place that of the products.
+    """Returns the storage type of the model's own parameters: the states' type, or the products' type if adapters
+    train.
     """
     return half_dtype(recipe) or torch.float32 if recipe.adapter_rank else state_dtype(recipe)
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """Returns "fp32", "bf16" or "fp16"; for any other type torch's name."""
     return _NAMES.get(dtype, str(dtype))
 
 
 def set_matmul_precision(recipe: Recipe) -> None:
-    """Enables TF32 for the "tf32" recipe and disables it for every other one, whatever library or environment set
-    before.
+    """Enables TF32 for the "tf32" recipe and disables it for all others, whatever a library or the environment has set.
 
-    A product of 16-bit matrices is summed in fp32 to its end. By torch's default cuBLAS may cut a long sum in pieces
-    and add these in 16 bits, which it does for few rows: at micro-batch 1 the gradient behind GPT-2's head was 15 % off
-    on an H200, at micro-batch 16 under 1 % (docs/measurements.md). Micro-batches are to change the speed alone.
+    Products of 16-bit matrices are summed entirely in fp32. By default cuBLAS may split a long sum and add the pieces
+    in 16 bits, as it does for few rows: at micro-batch 1 the gradient behind GPT-2's head was 15 % off on an H200, at
+    micro-batch 16 under 1 % (docs/measurements.md). The micro-batch must change only the speed.
     """
     tf32 = recipe.compute_precision == "tf32"
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
@@ -61,12 +59,12 @@ def set_matmul_precision(recipe: Recipe) -> None:
 
 
 def matmul_precision() -> str:
-    """Returns "tf32" or "fp32": how products of fp32 matrices are computed now."""
+    """Returns the present precision of fp32 products, "tf32" or "fp32"."""
     return "fp32" if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
 def product_sums() -> str:
-    """Returns "fp32", or the type to which sums of 16-bit products may be rounded on the way."""
+    """Returns "fp32", or the types to which partial sums of 16-bit products may be rounded."""
     cut = torch.backends.cuda.matmul
     may = {"bf16": cut.allow_bf16_reduced_precision_reduction, "fp16": cut.allow_fp16_reduced_precision_reduction}
     return " and ".join(name for name, allowed in may.items() if allowed) or "fp32"
@@ -80,13 +78,12 @@ def set_host_threads(layout: Layout, device: torch.device) -> None:
 
 
 def make_optimizer(parameters: Iterable[nn.Parameter], recipe: Recipe) -> torch.optim.Optimizer:
-    """Returns the recipe's optimizer over one group, or two where not every parameter decays.
-
-    AdamW is torch's fused one. Adafactor is that of transformers, its states always fp32.
+    """Returns the recipe's optimizer over one parameter group, or two if not every parameter decays. AdamW is torch's
+    fused one; Adafactor is transformers', whose states are always fp32.
     """
     groups: dict[bool, list[nn.Parameter]] = {}
     for parameter in parameters:
-        shape = getattr(parameter, "ds_shape", parameter.shape)  # DeepSpeed's stage 3 leaves an empty tensor
+        shape = getattr(parameter, "ds_shape", parameter.shape)  # DeepSpeed's stage 3 leaves empty tensors
         groups.setdefault(recipe.decays(len(shape)), []).append(parameter)
     decayed: list[dict[str, Any]] = [
         {"params": group, "weight_decay": recipe.weight_decay if decays else 0.0} for decays, group in groups.items()
@@ -109,10 +106,9 @@ def optimizer_in_effect(
     masters: Iterable[torch.Tensor] = (),
     decays: Iterable[tuple[int, float]] | None = None,
 ) -> dict[str, Any]:
-    """Returns what an optimizer runs, under the names of Recipe; states count once a step has made them.
-
-    `masters` are the weights that it steps where a library swaps them in and out of its groups, and `decays` then
-    states each parameter's number of dimensions and weight decay.
+    """Returns an optimizer's settings under the names of Recipe; states count once a step has created them. `masters`
+    are the weights that it steps, if a library swaps them in and out of its groups; `decays` then has each parameter's
+    number of dimensions and weight decay.
     """
     if decays is None:
         decays = [(weight.dim(), part["weight_decay"]) for part in optimizer.param_groups for weight in part["params"]]
@@ -132,14 +128,14 @@ def optimizer_in_effect(
         settings |= {"beta1": group["betas"][0], "beta2": group["betas"][1], "epsilon": group["eps"]}
     if settings["optimizer"] == "adafactor":
         changed = [f"{key} {group[key]}" for key, value in ADAFACTOR.items() if group[key] != value]
-        # Only matrices are factored: over flat shards it is another algorithm.
+        # Only matrices are factored; over flat shards Adafactor is another algorithm.
         changed += [] if any(tensor.dim() > 1 for tensor in weights) else ["nothing factored"]
         settings["optimizer"] = ", ".join(["adafactor", *changed])
     return settings
 
 
 def _decay_in_effect(decays: Iterable[tuple[int, float]]) -> dict[str, Any]:
-    """Returns the weight decay and what it takes; the latter is None where nothing decays, or unlike parameters do."""
+    """Returns the weight decay and the value of `decay`; the latter is None if nothing decays or decays are mixed."""
     matrices, vectors = set[float](), set[float]()
     for num_dimensions, decay in decays:
         (matrices if num_dimensions > 1 else vectors).add(decay)
@@ -152,12 +148,12 @@ def _decay_in_effect(decays: Iterable[tuple[int, float]]) -> dict[str, Any]:
 
 
 def plain_name(name: str) -> str:
-    """Returns a parameter's name in the plain transformers model."""
+    """Returns the name in the plain transformers model for a wrapped parameter's name."""
     return name.replace("_checkpoint_wrapped_module.", "").removeprefix("module.")
 
 
 def scaler_counters(scaler: torch.amp.GradScaler | None) -> dict[str, Any]:
-    """Returns the fields of `Counters` that torch's scaler has; empty without a scaler."""
+    """Returns the fields of `Counters` from torch's scaler; empty without one."""
     if scaler is None:
         return {}
     state = scaler.state_dict()
@@ -165,7 +161,7 @@ def scaler_counters(scaler: torch.amp.GradScaler | None) -> dict[str, Any]:
 
 
 def set_scaler(scaler: torch.amp.GradScaler | None, counters: Counters) -> None:
-    """Sets torch's scaler to `counters`, where both have a loss scale."""
+    """Sets torch's scaler to `counters`, if both have a loss scale."""
     if scaler is not None and counters.loss_scale is not None:
         numbers = {"scale": counters.loss_scale, "_growth_tracker": counters.loss_scale_steps}
         scaler.load_state_dict({**scaler.state_dict(), **numbers})

@@ -1,4 +1,4 @@
-"""`Stepper`: all that measuring needs of an engine; the abilities that an engine may have beside it; `Engine`: all."""
+"""`Stepper`: the interface that measuring needs of an engine; optional abilities; and `Engine`, which has them all."""
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ from trainers.spec.errors import InputError
 from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
 
-if TYPE_CHECKING:  # a driver asks for an engine's configuration without torch
+if TYPE_CHECKING:  # a driver reads an engine's configuration without torch
     import torch
 
     from trainers.distributed.state import Counters, StateTensor
@@ -20,16 +20,15 @@ Ability = TypeVar("Ability")
 
 
 class MissingAbilityError(InputError):
-    """The engine lacks what it is asked for. One sentence: what needs it, and the methods to add."""
+    """The engine lacks an ability that is needed; the sentence names the feature and the methods to add."""
 
 
 class Stepper(Protocol):
-    """Trains steps on the ranks of the default process group: enough to be measured, out of memory and in time.
+    """Runs training steps on the ranks of the default process group; enough for measuring.
 
-    Made on every rank at once. `step` waits for the device only where the engine's library does so itself.
-
-    A stepper whose steps mark each of their micro-steps has a `marks_micro_steps` that is true: of a step of many, a
-    few are then timed. Without it whole steps are timed, as where a schedule interleaves micro-steps.
+    Every rank creates one at the same time. `step` waits for the device only if the engine's library does. A true
+    attribute `marks_micro_steps` says that steps mark each micro-step; a few micro-steps are then timed for a longer
+    step. Otherwise whole steps are timed, as for a schedule that interleaves micro-steps.
     """
 
     def __init__(self, recipe: Recipe, layout: Layout, device: "torch.device") -> None:
@@ -39,10 +38,10 @@ class Stepper(Protocol):
     def step(self, micro_batches: "Sequence[torch.Tensor]", marks: Marks) -> StepResult:
         """Runs one optimizer step over this rank's micro-batches; marks the phases as they begin.
 
-        Each of `micro_batches` is int64 [micro_batch, seq_len + 1] on the device, the same on all ranks that share a
-        data-parallel coordinate; under a document or prefix mask some have a flag (`trainers.data.flags`). The
-        gradient is that of the mean loss over all micro-batches and data-parallel ranks, clipped. The result is this
-        rank's alone: no collective is added for it, the caller combines ranks.
+        Each of `micro_batches` is int64 [micro_batch, seq_len + 1] on the device, equal on ranks with the same
+        data-parallel coordinate; under a document or prefix mask some tokens carry a flag (`trainers.data.flags`). The
+        gradient is the gradient of the mean loss over all micro-batches and data-parallel ranks, clipped. The result is
+        this rank's; the caller combines ranks, so that no collective is added.
         """
         ...
 
@@ -53,73 +52,67 @@ class Stepper(Protocol):
 
 @runtime_checkable
 class HasSettings(Protocol):
-    """Reads back what runs: a measurement then fails where that is not what its layout and recipe ask for."""
+    """Reads back the settings in effect. A measurement fails if they differ from the layout and recipe."""
 
     def in_effect(self) -> Mapping[str, Any]:
-        """Returns what the engine really runs, read back from its own objects, under the names of Layout and Recipe.
-
-        `trainers.spec.engines.mismatches` compares it with what was asked for. None stands for a value that is unknown
-        before a step has run. May wait for the device.
+        """Returns the settings in effect, read back from the engine's objects, under the names of Layout and Recipe.
+        None is a value that is unknown before a step. `trainers.spec.engines.mismatches` compares them with the
+        requested ones. May wait for the device.
         """
         ...
 
 
 @runtime_checkable
 class HasTrainingState(Stepper, Protocol):
-    """Gives its state away and continues from another: the numerics gate and trainings need it."""
+    """Exports its state and continues from another state, for the numerics gate and trainings."""
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """Sets the learning rate from the next optimizer step on."""
         ...
 
     def num_skipped_steps(self) -> int:
-        """Returns how many optimizer steps were skipped so far because fp16 gradients overflowed. May wait."""
+        """Returns the number of optimizer steps skipped so far on fp16 overflow. May wait for the device."""
         ...
 
     def training_state(self) -> "Mapping[str, StateTensor]":
-        """Returns master weights and optimizer states by canonical key, those parts that this rank holds, as live
-        memory.
+        """Returns this rank's parts of master weights and optimizer states by canonical key, as live memory.
 
         States that the first optimizer step would create are created. See `trainers.distributed.state`.
         """
         ...
 
     def counters(self) -> "Counters":
-        """Returns the numbers of the optimizer that belong to its states."""
+        """Returns the optimizer's counters that belong to its states."""
         ...
 
     def adopt(self, counters: "Counters") -> None:
-        """Continues from what was written into `training_state`, and from these counters; a collective.
-
-        Call it before the first step. Steps after it are those that the saved engine would have made.
+        """Continues from the state written into `training_state` and from these counters; a collective. Call it before
+        the first step; later steps equal the saved engine's steps.
         """
         ...
 
 
 @runtime_checkable
 class HasWeights(Protocol):
-    """Gives its weights as those of the plain model."""
+    """Gives its weights under the plain model's names."""
 
     def named_full_weights(self) -> "Iterator[tuple[str, torch.Tensor]]":
-        """Returns an iterator over the whole master weights by name in the plain transformers model.
-
-        It is a collective: call it on all ranks. It may wait for the device.
+        """Returns an iterator over the whole master weights by their names in the plain transformers model. A
+        collective over all ranks; may wait for the device.
         """
         ...
 
 
 @runtime_checkable
 class HasLogits(Protocol):
-    """Computes without training: a training's held-out loss needs it."""
+    """Computes logits and losses without training, for a training's held-out loss."""
 
     def logits(self, tokens: "torch.Tensor") -> "torch.Tensor":
-        """Returns the logits [batch, seq_len, vocab] of int64 [batch, seq_len] tokens, without gradient; a
-        collective.
-        """
+        """Returns the logits [batch, seq_len, vocab] of int64 tokens [batch, seq_len]; no gradient; a collective."""
         ...
 
     def loss(self, tokens: "torch.Tensor") -> "torch.Tensor":
-        """Returns the mean loss of this rank's int64 [batch, seq_len + 1] tokens, without gradient, 0-dim fp32; a
+        """Returns the mean loss of this rank's int64 tokens [batch, seq_len + 1], without gradient, 0-dim fp32; a
         collective.
         """
         ...
@@ -127,13 +120,13 @@ class HasLogits(Protocol):
 
 @runtime_checkable
 class HasModels(Protocol):
-    """Shows the recipe's model: its FLOPs are counted, a profile tells attention and loss apart, and a training may
-    start from a folder.
+    """Shows the recipe's model, so that FLOPs are counted, profiles separate attention and loss, and a training may
+    start from a folder of weights.
     """
 
     @property
     def models(self) -> "Sequence[Model]":
-        """The model as it was built, whose modules are those that run; for a pipeline, the stages of this rank."""
+        """The built model, with the modules that run; for a pipeline this rank's stages."""
         ...
 
 
@@ -152,32 +145,30 @@ ABILITIES: Mapping[str, type] = {
 
 
 def marks_micro_steps(stepper: Stepper) -> bool:
-    """Returns whether a step marks each of its micro-steps. Otherwise it is timed whole."""
+    """Returns whether a step marks each of its micro-steps; otherwise it is timed as a whole."""
     return bool(getattr(stepper, "marks_micro_steps", False))
 
 
 def skipped_steps(stepper: Stepper) -> int:
-    """Returns how many optimizer steps were skipped so far; 0 for a stepper that counts none."""
+    """Returns the number of optimizer steps skipped so far; 0 if the stepper does not count them."""
     count: Callable[[], int] | None = getattr(stepper, "num_skipped_steps", None)
     return count() if count else 0
 
 
 def methods_of(ability: type) -> tuple[str, ...]:
-    """Returns the names that an ability adds to a `Stepper`."""
     return tuple(name for name in vars(ability) if not name.startswith("_"))
 
 
 @functools.cache
 def lacks(stepper: type) -> tuple[str, ...]:
-    """Returns the names of the abilities that a class of steppers lacks."""
     return tuple(name for name, ability in ABILITIES.items() if _missing(stepper, ability))
 
 
 def require(stepper: Any, ability: type[Ability], purpose: str) -> Ability:
-    """Returns the stepper, or the class of steppers, as one that has the ability, or all of them (`Engine`).
+    """Returns `stepper` (an object or a class) typed as having the ability, or all abilities for `Engine`.
 
     Raises:
-        MissingAbilityError: it lacks it; `purpose` is the sentence's subject.
+        MissingAbilityError: it lacks one; `purpose` is the subject of the sentence.
     """
     names = [
         name

@@ -1,4 +1,4 @@
-"""`TorchEngine`: what the engines that use torch alone share, for whole models and stages of a pipeline."""
+"""`TorchEngine`: the base of engines that use only torch, for whole models and pipeline stages."""
 
 import abc
 import contextlib
@@ -51,23 +51,22 @@ from trainers.spec.stages import stages_of_rank
 
 
 class TorchEngine(AccumulatingEngine):
-    """Runs the step of engines whose optimizer is torch's: scaling, clipping, the optimizer. See
+    """Implements steps with torch's optimizers: loss scaling, clipping, the optimizer step. See
     `trainers.engines.base.Engine`.
 
-    With states in bf16 ("pure bf16") there is no fp32 copy of anything: weights, gradients, AdamW's moments and the
-    norm are stored in bf16. Micro-steps are added up in bf16, and so are ranks, with a rounding at each addition.
-    Inside one kernel (a product, a norm, AdamW's update of a weight) sums are fp32, rounded at its end; the loss is
-    fp32.
+    With bf16 states ("pure bf16") nothing has an fp32 copy: weights, gradients, AdamW's moments and the norm are stored
+    in bf16. Micro-steps and ranks are summed in bf16, with a rounding at each addition. Within a kernel (a product, a
+    norm, AdamW's update) sums are fp32 and rounded at the end; the loss is fp32.
 
     fp16 losses are scaled by torch's GradScaler (2^16 at first, halved at each overflow, doubled after 2000 steps).
     """
 
     module: Any
-    """The module of `lay_out`, the wrapped or sharded model; for a pipeline, of all stages that this rank runs."""
+    """The module of `lay_out`: the wrapped or sharded model, or for a pipeline all stages of this rank."""
     _weights: list[nn.Parameter]
-    """The parameters that the optimizer steps, in the order of the module's."""
+    """Parameters that the optimizer steps, in the module's order."""
     _frozen: list[tuple[str, nn.Parameter]]
-    """The parameters that do not train, by their names in the plain model."""
+    """Parameters that do not train, with their names in the plain model."""
 
     def __init__(self, recipe: Recipe, layout: Layout, device: torch.device) -> None:
         super().__init__(recipe, layout, device)
@@ -106,17 +105,18 @@ class TorchEngine(AccumulatingEngine):
         )
 
     def _stepped_copy(self, pipeline: Pipeline) -> torch.Tensor | None:
-        """Returns what the optimizer steps of this rank's copy of a tied table; None where it has none."""
+        """Returns this rank's optimizer parameter for its copy of a tied table; None if it has none."""
         copy = pipeline.tied_copy()
         places = [i for i, parameter in enumerate(self.module.parameters()) if parameter is copy]
         return self._weights[places[0]] if places else None
 
     def _hidden_dtype(self) -> torch.dtype:
-        """Returns the type of hidden states between blocks: autocast leaves them that of the weights."""
+        """Returns the type of hidden states between blocks; under autocast it is the weights' type."""
         return state_dtype(self.recipe)
 
     def _exchanges(self, module: nn.Module, last: bool) -> bool:
-        """Prepares a stage's backward pass, the last one of a step or not; returns whether it exchanges gradients.
+        """Prepares a stage's backward pass; `last` is true for a step's last pass. Returns whether it exchanges
+        gradients.
 
         Raises:
             NotImplementedError: the engine has no pipelines.
@@ -129,29 +129,29 @@ class TorchEngine(AccumulatingEngine):
 
     @abc.abstractmethod
     def syncing(self, sync: bool) -> contextlib.AbstractContextManager[bool]:
-        """Returns a context for one micro-step with or without gradient exchange; it yields what the library will
-        really do.
+        """Returns a context for one micro-step with or without gradient exchange; it yields whether the library will
+        exchange.
         """
 
     def computing(self) -> contextlib.AbstractContextManager[Any]:
-        """Returns the context of the forward pass: autocast where products have another type than the weights."""
+        """Returns the context of the forward pass: autocast if products have another type than the weights."""
         dtype = half_dtype(self.recipe)
         if dtype is None or dtype == model_dtype(self.recipe):
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=dtype)
 
     def gathered(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Returns the full tensor behind a local or sharded one: itself, unless an engine shards."""
+        """Returns the full tensor of a sharded one; the tensor itself unless an engine shards."""
         return tensor
 
     def full(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """Returns all of a tensor like the parameter `name` of the plain model, of which this rank may have a part; a
+        """Returns the whole tensor of which this rank has a part, divided like the plain model's parameter `name`; a
         collective.
         """
         return self._tensor.gathered(name, self._experts.gathered(name, self.gathered(tensor)))
 
     def precision_in_effect(self) -> str:
-        """Returns the type of products, under the names of `Recipe.compute_precision`, by making one."""
+        """Returns the type of products, as in `Recipe.compute_precision`, determined by computing one."""
         with self.computing():
             matrix = torch.ones(8, 8, dtype=next(self.module.parameters()).dtype, device=self.device)
             product = (matrix @ matrix).dtype
@@ -177,7 +177,7 @@ class TorchEngine(AccumulatingEngine):
         return loss.detach()
 
     def _scaled(self, loss: torch.Tensor) -> torch.Tensor:
-        """Returns the scaled mean loss of a micro-batch, which is differentiated."""
+        """Returns the loss to differentiate: the micro-batch's mean loss over `_grad_accum`, times the loss scale."""
         scaled = loss / self._grad_accum
         return scaled if self._scaler is None else self._scaler.scale(scaled)
 
@@ -206,7 +206,7 @@ class TorchEngine(AccumulatingEngine):
         marks.begin(StepPhase.SCHEDULE)
         self._count(micro_batches)
         if self._scaler is not None:
-            self._scaler.scale(torch.zeros((), device=self.device))  # a stage without a loss has a scale too
+            self._scaler.scale(torch.zeros((), device=self.device))  # initialises the scale on stages without a loss
         losses = pipeline.run(micro_batches)
         marks.begin(StepPhase.OPTIMIZER_STEP)
         return self._result(losses, micro_batches, self._optimizer_step(), (StepPhase.SCHEDULE,))
@@ -223,7 +223,7 @@ class TorchEngine(AccumulatingEngine):
         if self._scaler is None:
             self._optimizer.step()
         else:
-            # The norm is finite just when all unscaled gradients are: counting here costs no sync with the device.
+            # The norm is finite exactly if all unscaled gradients are; counting on the device needs no synchronisation.
             self._skipped += torch.isfinite(norm).logical_not()
             self._scaler.step(self._optimizer)
             self._scaler.update()
@@ -241,18 +241,17 @@ class TorchEngine(AccumulatingEngine):
             if gradient is not None
         )
         norm = global_norm(gradients, self._norm_group(), self.device)
-        # By a factor of another type CUDA scales gradient by gradient, a launch each.
+        # With a factor of another type, CUDA would launch a kernel for each gradient.
         nn.utils.clip_grads_with_norm_(self._weights, limit, norm.to(self._weights[0].dtype))
         return norm
 
     def _norm_group(self) -> Any:
-        """Returns the ranks over which the squares of gradients are summed; None where each has them all."""
+        """Returns the group over which squares of gradients are summed; None if each rank has all gradients."""
         return self._mesh.group("pp", "tp") if self._mesh.size("pp", "tp") > 1 else None
 
     def _named_gradients(self, *, tied_once: bool = False) -> Iterator[tuple[str, torch.Tensor | None]]:
-        """Yields the gradients that the optimizer steps on, by the names of their parameters in the plain model.
-
-        With `tied_once` a pipeline's second copy of a tied table is left out.
+        """Yields the gradients for the optimizer by their parameters' names in the plain model. `tied_once` leaves out
+        a pipeline's second copy of a tied table.
         """
         left_out = self._tied if tied_once and self._pipeline is not None and self._pipeline.has_second_copy else None
         for name, parameter in zip(self._names, self._weights, strict=True):
@@ -285,14 +284,14 @@ class TorchEngine(AccumulatingEngine):
         return self._context.mean(loss.float())
 
     def _placed(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor, Callable[[torch.Tensor], StateTensor]]]:
-        """Yields for each parameter its name, what the optimizer steps, its live weight, and how a tensor like it is
-        distributed: whole on every rank that has it or a part of it, unless an engine shards.
+        """Yields for each parameter its name, the optimizer's parameter, the live weight, and a function that describes
+        how a tensor of its shape is distributed: whole on each rank that has it, unless an engine shards.
         """
         for name, parameter in zip(self._names, self._weights, strict=True):
             yield name, parameter, *self._place_of(parameter)
 
     def _place_of(self, parameter: Any) -> tuple[torch.Tensor, Callable[[torch.Tensor], StateTensor]]:
-        """Returns the live weight behind a parameter, and how a tensor like it is distributed."""
+        """Returns a parameter's live weight, and a function that describes how a tensor of its shape is distributed."""
         replicas = self._mesh.group("dp_replicate", "cp")
         return parameter, functools.partial(
             whole_tensor, replica=dist.get_rank(replicas), num_replicas=dist.get_world_size(replicas)
@@ -358,8 +357,8 @@ class TorchEngine(AccumulatingEngine):
 
 
 class ShardedScaler(torch.amp.GradScaler):
-    """Lets ranks that each hold parts of the parameters skip a step together. Torch's own scaler fails with fused
-    optimizers.
+    """Makes ranks with different parts of the parameters skip a step together. Torch's own sharded scaler fails with
+    fused optimizers.
     """
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:

@@ -1,4 +1,4 @@
-"""Classifies what ended a trial by its cause. Pure: exceptions in, outcome out; runs in the trial's own process."""
+"""Maps the exception that ended a trial to the trial's outcome. Runs in the trial's own process."""
 
 import dataclasses
 import re
@@ -11,9 +11,8 @@ GIB = 2**30
 
 
 class RungFailure(Exception):
-    """A rung that ended in an outcome of its own. Pickles across processes.
-
-    `outcome` is an `Outcome` value; sizes are in GiB, None where unknown.
+    """A batch point that ended with an outcome other than ok; can be pickled. `outcome` is an `Outcome` value; sizes
+    are in GiB, None if unknown.
     """
 
     def __init__(
@@ -36,7 +35,7 @@ class RungFailure(Exception):
         self.allocated_gib = allocated_gib
         self.reserved_gib = reserved_gib
         self.killed = ""
-        """What killed its process for lack of host memory, as a clause; "" where nothing did."""
+        """A clause that names the killer of its process when host memory ran out; "" otherwise."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (dict(self.__dict__),))
@@ -51,7 +50,7 @@ def _rebuild(state: dict[str, object]) -> RungFailure:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class EndCause:
-    """The cause of a trial's end, as the fields of the measurement that records it."""
+    """The cause of a trial's end, with the fields of the measurement that records it."""
 
     outcome: Outcome
     reason: str
@@ -61,18 +60,18 @@ class EndCause:
     allocated_gib: float | None = None
     reserved_gib: float | None = None
     killed: str = ""
-    """The killer of a process for lack of host memory, as a clause; "" where nothing was killed."""
+    """A clause that names the killer of a process when host memory ran out; "" otherwise."""
     silent: bool = False
-    """A process is gone and no rank knows why: nothing is learned about the layout, and it may be tried again."""
+    """Whether a process died and no rank knows why; this says nothing about the layout, so it may be tried again."""
 
 
 def classify(failures: Mapping[int, BaseException], *, dead: Mapping[int, str], otherwise: str = "") -> EndCause:
-    """Returns the verdict from what each rank raised and from what is known of ranks whose process is gone (`dead`).
+    """Returns the verdict from each rank's exception and from the messages on ranks whose process died (`dead`).
 
-    An OOM on any rank wins, then any other cause that a rank named itself, since its peers fail only because of it. A
-    dead process comes before a plain exception, since its peers see only a broken connection: it is a silent death. A
-    broken connection without any other cause, as when a peer's whole node is gone, is a silent death too, and so is an
-    end at which no rank raised anything, which `otherwise` describes.
+    An OOM on any rank wins, then any other cause that a rank reported, because its peers fail only as a consequence. A
+    dead process comes before a plain exception, because its peers see only a broken connection; it is a silent death.
+    So are a broken connection without any other cause, as after the loss of a whole node, and an end without any
+    exception, which `otherwise` describes.
     """
     rung_failures = {rank: error for rank, error in failures.items() if isinstance(error, RungFailure)}
     for outcome in (Outcome.OOM, Outcome.DIVERGED, Outcome.HUNG, Outcome.FAILED):
@@ -104,7 +103,7 @@ def classify(failures: Mapping[int, BaseException], *, dead: Mapping[int, str], 
 _BROKEN = re.compile(
     r"connection (closed|reset|refused)|broken pipe|ncclRemoteError|remote process exited", re.IGNORECASE
 )
-"""Text in errors of gloo and NCCL about a peer that is gone."""
+"""Matches errors of gloo and NCCL about a lost peer."""
 
 
 def _broken(error: BaseException) -> bool:
@@ -120,8 +119,8 @@ def size(gib: float | None) -> str:
 
 
 def one_line(error: BaseException, limit: int = 300) -> str:
-    """Returns the exception's type and its first line with content, in at most `limit` characters; of a user's mistake
-    its whole sentence.
+    """Returns the exception's type and its first non-empty line, cut to `limit` characters; for an `InputError` its
+    whole sentence.
     """
     if isinstance(error, InputError):
         return str(error)
@@ -135,7 +134,7 @@ _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
 def requested_bytes(error: BaseException) -> int | None:
-    """Returns the bytes that an allocator's exception could not provide, None where it names no size."""
+    """Returns the bytes that an allocator could not provide, from its exception; None if it names no size."""
     if match := _CUDA_ASKED.search(str(error)):
         return int(float(match[1]) * _UNITS[match[2]])
     if match := _CPU_ASKED.search(str(error)):

@@ -1,6 +1,7 @@
-"""Finds processes that were killed because their host ran out of memory, by Ray's memory monitor or by the kernel.
+"""Finds processes killed because their host ran out of memory, by Ray's memory monitor or by the kernel.
 
-What the others of a trial say then is no cause: a peer sees a closed connection, often before Ray has noted the death.
+Errors of a trial's other processes are then no cause: a peer sees a closed connection, often before Ray has noticed the
+death.
 """
 
 import re
@@ -15,22 +16,24 @@ from ray.core.generated import common_pb2, gcs_pb2
 from trainers.host import node
 
 LATE_S = 5.0
-"""Seconds that Ray may take to record a death that a peer has noticed already."""
+"""Seconds that Ray may take to record a death that a peer has already noticed."""
 _POLL_S = 0.2
 
 
 class MemoryKills:
-    """Memory kills since its creation: of this Ray job's processes on some nodes, and of the kernel's on this node."""
+    """Memory kills since its creation: of this Ray job's processes on some nodes, and by the kernel on this node."""
 
     def __init__(self, nodes: Collection[str] = ()) -> None:
-        """Takes Ray's ids of the nodes, none for all."""
+        """Selects `nodes`, by Ray's node ids; empty for all nodes."""
         self._nodes = frozenset(nodes)
         self._sees_kernel = not nodes or ray.get_runtime_context().get_node_id() in self._nodes
         self._by_kernel = node.oom_kills()
         self._by_monitor = set(_by_monitor(self._nodes))
 
     def since(self, wait_s: float = LATE_S) -> str:
-        """Returns who killed what as a clause, waiting up to `wait_s` seconds for it; "" where nothing was killed."""
+        """Returns a clause with the killer and the killed process, waiting up to `wait_s` seconds for it; "" if nothing
+        was killed.
+        """
         until_s = time.monotonic() + wait_s
         while not (clause := self._clause()) and time.monotonic() < until_s:
             time.sleep(_POLL_S)
@@ -45,10 +48,10 @@ class MemoryKills:
 
 
 def _by_monitor(nodes: Collection[str]) -> dict[bytes, str]:
-    """Returns what Ray's memory monitor reports of the job's processes that it killed on these nodes, none for all, by
-    Ray's ids.
+    """Returns the reports of Ray's memory monitor on killed processes of this job, by worker id; `nodes` are Ray's node
+    ids, empty for all.
     """
-    # Ray's own, not of its public interface: the list of workers that its dashboard shows, asked without a dashboard.
+    # Private API of Ray: the table of workers that its dashboard shows.
     messages, common = cast(Any, gcs_pb2), cast(Any, common_pb2)
     killed: int = common.WorkerExitType.Value("NODE_OUT_OF_MEMORY")
     job = bytes.fromhex(ray.get_runtime_context().get_job_id())

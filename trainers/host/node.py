@@ -1,5 +1,5 @@
-"""Reports a node's devices and software, on the node itself, and whether it answers, without torch or a CUDA
-context.
+"""Reports a node's devices and software, from the node itself, and whether it can be reached; needs neither torch nor a
+CUDA context.
 """
 
 import contextlib
@@ -25,16 +25,15 @@ _PACKAGES = ("torch", "ray", *engines.packages(), "transformers")
 GRACE_S = 10.0
 """Seconds that ending processes may take to release a GPU."""
 UNNAMED_SHARE = 0.05
-"""Share of a GPU's memory: if more is used by no process that NVML names, the GPU counts as busy. A driver takes 0.5
-GiB of an H200.
+"""Share of a GPU's memory; if processes that NVML does not name use more, the GPU counts as busy. A driver uses 0.5 GiB
+of an H200.
 """
 
 
 def facts(gpu: bool) -> dict[str, Any]:
-    """Returns name, memory (GiB) and, on a GPU, compute capability of the node's devices, and what a preflight checks.
-
-    That is `versions`, `uncompiled`, `replaced_libraries`, `temp` with `temp_free_mib`, `held` (GPUs that others
-    compute on) and `unix_s`, its clock. Raises what NVML raises.
+    """Returns name, memory (GiB) and, for GPUs, compute capability of the node's devices, and the facts that a
+    preflight checks: `versions`, `uncompiled`, `replaced_libraries`, `temp` with `temp_free_mib`, `held` (GPUs in use
+    by others) and `unix_s` (its clock). Raises NVML's errors.
     """
     temp = tempfile.gettempdir()
     facts_now = {"versions": versions(), "uncompiled": uncompiled(), "temp": temp, "temp_free_mib": free_mib(temp)}
@@ -69,10 +68,9 @@ def _devices(gpu: bool) -> dict[str, Any]:
 
 
 def uncompiled() -> dict[str, str]:
-    """Returns the packages without bytecode, with their folders, where Python writes none, so that every process
-    compiles them again.
-
-    On H200 hosts whose image sets PYTHONDONTWRITEBYTECODE that was half of a trial's start (docs/measurements.md).
+    """Returns the packages without bytecode, with their folders, that Python cannot write bytecode for, so that every
+    process compiles them again. On H200 hosts whose image sets PYTHONDONTWRITEBYTECODE this was half of a trial's
+    start-up time (docs/measurements.md).
     """
     uncompiled_in: dict[str, str] = {}
     for name in _PACKAGES:
@@ -87,7 +85,7 @@ def uncompiled() -> dict[str, str]:
 
 
 def replaced_libraries() -> list[str]:
-    """Returns the files on LD_LIBRARY_PATH that the loader uses in place of torch's own CUDA libraries and cuDNN."""
+    """Returns the files on LD_LIBRARY_PATH that the loader uses instead of torch's own CUDA libraries and cuDNN."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return []
@@ -103,9 +101,8 @@ def replaced_libraries() -> list[str]:
 
 
 def versions() -> dict[str, str]:
-    """Returns what must be equal on all nodes: Python, the packages that training uses, and the code of `trainers`.
-
-    A node may have a checkout of its own on its path, older than the one that the driver sent it.
+    """Returns the versions that must be equal on all nodes: Python, the packages that training uses, and the code of
+    `trainers`, because a node may have an older checkout on its path than the driver's.
     """
     installed = {"python": ".".join(map(str, sys.version_info[:3]))}
     for package in (*_PACKAGES, *optional_kernels.PACKAGES):
@@ -120,16 +117,14 @@ def versions() -> dict[str, str]:
 
 
 def free_mib(folder: str | os.PathLike[str]) -> float:
-    """Returns the space left for this user on the disk under `folder`, or under its nearest parent that exists."""
+    """Returns the MiB free for this user on the disk of `folder`, or of its nearest existing parent."""
     existing = next(parent for parent in (Path(folder), *Path(folder).parents) if parent.exists())
     return shutil.disk_usage(existing).free / 2**20
 
 
 def _held() -> list[dict[str, Any]]:
-    """Returns the GPUs on which processes compute: index, pid, the program's name and GiB, one entry a process.
-
-    A search that just ended takes some seconds to let go. A container may see neither pids nor names: then what is
-    used tells.
+    """Returns the GPUs in use: index, pid, the program's name and GiB, an entry per process. Waits up to `GRACE_S` for
+    a finished search to release them. A container may see neither pids nor names; used memory then decides.
     """
     until_s = time.monotonic() + GRACE_S
     while (holders := list(_holders())) and time.monotonic() < until_s:
@@ -138,7 +133,7 @@ def _held() -> list[dict[str, Any]]:
 
 
 def is_of_this_node(index: int, uuid: str) -> bool:
-    """Returns whether the GPU is among those that this node gave to Ray: NVML lists all of the machine's."""
+    """Returns whether this node gave the GPU to Ray; NVML lists all GPUs of the machine."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return True
@@ -159,7 +154,7 @@ def _holders() -> Iterator[dict[str, Any]]:
             continue
         try:
             processes: list[Any] = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
-        except pynvml.NVMLError:  # not told on this kind of device
+        except pynvml.NVMLError:  # not supported by this kind of device
             processes = []
         for process in processes:
             try:
@@ -174,7 +169,7 @@ def _holders() -> Iterator[dict[str, Any]]:
 
 
 def software() -> dict[str, str]:
-    """Returns the installed versions of torch and NCCL, on which a device's speed depends."""
+    """Returns the installed versions of torch and NCCL, which affect a device's speed."""
     installed = {"torch": importlib.metadata.version("torch")}
     for package in ("nvidia-nccl-cu13", "nvidia-nccl-cu12"):
         try:
@@ -185,10 +180,9 @@ def software() -> dict[str, str]:
 
 
 def autoscaling(gcs_address: str) -> dict[str, Any] | None:
-    """Returns what the cluster at `gcs_address` may start, by its autoscaler's configuration; called on the head node.
-
-    That is the file of `ray start --autoscaling-config`, which `ray up` writes. None where no autoscaler of that
-    cluster runs here with such a file.
+    """Returns the configuration of the autoscaler of the cluster at `gcs_address`; call it on the head node. Reads the
+    file of `ray start --autoscaling-config`, which `ray up` writes. None if no autoscaler of that cluster runs here
+    with such a file.
     """
     import psutil
     import yaml
@@ -203,20 +197,19 @@ def autoscaling(gcs_address: str) -> dict[str, Any] | None:
 
 
 def error_of(host: str, port: int, timeout_s: float = 5.0) -> OSError | None:
-    """Returns why nothing answers there in time, None where something does."""
+    """Returns the error if nothing accepts a connection there in time, else None."""
     try:
         socket.create_connection((host, port), timeout=timeout_s).close()
     except OSError as error:
         return error
-    except (OverflowError, ValueError) as error:  # no port has such a number, no host such a name
+    except (OverflowError, ValueError) as error:  # no such port number or host name
         return OSError(str(error))
     return None
 
 
 def oom_kills(system: Path = Path("/")) -> int:
-    """Returns how many processes of this control group the kernel killed so far for lack of memory; 0 where unknown.
-
-    `system` is the root of the file system.
+    """Returns the number of processes of this control group that the kernel has killed for lack of memory; 0 if
+    unknown. `system` is the root of the file system.
     """
     for folder, is_first_version in _memory_groups(system):
         with contextlib.suppress(OSError):
@@ -227,10 +220,9 @@ def oom_kills(system: Path = Path("/")) -> int:
 
 
 def available_memory_bytes(system: Path = Path("/")) -> int | None:
-    """Returns the host memory that processes of this control group may still take: what the kernel estimates to be
-    available, or what the group's limit leaves, such as a container's. None where neither is known.
-
-    `system` is the root of the file system.
+    """Returns the bytes of host memory still available to this control group: the kernel's estimate, or less if the
+    group's limit (such as a container's) leaves less. None if neither is known. `system` is the root of the file
+    system.
     """
     with contextlib.suppress(OSError):
         if match := re.search(r"^MemAvailable: +(\d+) kB$", (system / "proc/meminfo").read_text(), re.MULTILINE):
@@ -240,20 +232,20 @@ def available_memory_bytes(system: Path = Path("/")) -> int | None:
 
 
 def _group_memory_bytes(system: Path) -> Iterator[int]:
-    """Yields the bytes that the limit of each memory group leaves."""
+    """Yields the bytes left by the limit of each memory group."""
     for folder, is_first_version in _memory_groups(system):
         limit, used, prefix = ("memory.max", "memory.current", "")
         if is_first_version:
             limit, used, prefix = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
-        with contextlib.suppress(OSError, ValueError):  # ValueError: "max", no limit
+        with contextlib.suppress(OSError, ValueError):  # a ValueError for "max", which means no limit
             left = int((folder / limit).read_text()) - int((folder / used).read_text())
-            # Pages of files that were not read lately are given up for the asking.
+            # The kernel frees pages of files that were not read lately on demand.
             cached = re.search(rf"^{prefix}inactive_file (\d+)$", (folder / "memory.stat").read_text(), re.MULTILINE)
             yield max(0, left + (int(cached[1]) if cached else 0))
 
 
 def _memory_groups(system: Path) -> Iterator[tuple[Path, bool]]:
-    """Yields the folders that may be this process's memory group, and whether they are of the first version."""
+    """Yields the folders that may be this process's memory group, and whether they are of cgroup version 1."""
     try:
         groups = (system / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -264,7 +256,7 @@ def _memory_groups(system: Path) -> Iterator[tuple[Path, bool]]:
         if controllers not in ("", "memory"):
             continue
         root = mount / "memory" if controllers else mount
-        # A container may see its own group as the root, under the path that the host knows it by.
+        # A container may see its own group as the root, although the path is the host's.
         for folder in (root / path.lstrip("/"), root):
             yield folder, bool(controllers)
 

@@ -1,4 +1,4 @@
-"""The watchdog: a thread in each worker that ends the process when a micro-step is overdue."""
+"""`Watchdog`: a thread in each worker that ends the process if a micro-step is overdue."""
 
 import os
 import threading
@@ -9,11 +9,11 @@ EXIT_CODE = 86
 
 
 class Watchdog:
-    """Ends the process `allowed` seconds after the last beat.
+    """Ends the process if the next beat does not come in time.
 
-    The allowance is max(`floor_s`, 10 x the slowest phase seen), plus the time of phases handed to the device and not
-    yet waited for. A phase is a micro-step, or a whole schedule where an engine interleaves its micro-steps. It never
-    touches the device, so a hung collective cannot hang it.
+    The limit is max(`floor_s`, 10 x the slowest phase so far), plus the time of phases that were given to the device
+    and not yet awaited. A phase is a micro-step, or a whole schedule if the engine interleaves micro-steps. The
+    watchdog makes no calls to the device, so a hung collective cannot block it.
     """
 
     def __init__(self, *, floor_s: float, on_hang: Callable[[str, float], None]) -> None:
@@ -34,12 +34,11 @@ class Watchdog:
         return max(self._floor_s, 10 * self._slowest_s)
 
     def saw(self, phase_s: float) -> None:
-        """Learns how long a phase took."""
         self._slowest_s = max(self._slowest_s, phase_s)
 
     def beat(self, activity: str, *, allowed_s: float | None = None, pending: int = 0) -> None:
-        """Notes where the worker is; the next beat must come in `allowed_s`, or within the allowance where that is
-        None.
+        """Records the worker's activity. The next beat must come within `allowed_s`, or within the allowance if None,
+        plus the time of `pending` phases.
         """
         allowed = self.allowance_s if allowed_s is None else allowed_s
         with self._lock:
@@ -53,7 +52,6 @@ class Watchdog:
             self._until = None
 
     def stop(self) -> None:
-        """Ends the watching for good."""
         self._stopped.set()
         self._thread.join()
 

@@ -1,1 +1,1 @@
-"""Faster code that must not change the loss: attention, the head with its loss, compiled code."""
+"""Faster code that must not change the loss: attention, the head with its loss, fused blocks, compiled code."""

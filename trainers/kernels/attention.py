@@ -1,22 +1,21 @@
-"""Attention kernels, by transformers' own registry of attention and mask functions (its public extension point).
+"""Attention kernels, registered in transformers' registry of attention and mask functions (its public extension point).
 
-"eager" is transformers' own, and "sdpa" torch's scaled_dot_product_attention, causal by itself: for its own "sdpa"
-transformers reads back in each forward pass whether positions are of packed sequences, and the host waits there until
-the device has done all that came before. BLOOM is refused all but "eager" by transformers: its attention modules are
-swapped (`trainers.kernels.bloom`) for ones that go through the same registry. "flex" is torch's FlexAttention, which
-every architecture here can have: a causal block mask, and ALiBi as a score modification. It has no backward pass on a
-CPU; there "flex" is scaled_dot_product_attention too, with ALiBi as an additive bias. "flash4" is "flex" by the kernels
-of FlashAttention-4, into which torch compiles mask and score modification.
+"eager" is transformers' own. "sdpa" is torch's scaled_dot_product_attention with its causal mode; transformers' own
+"sdpa" checks in each forward pass whether positions are of packed sequences, for which the host waits for the device.
+transformers supports only "eager" for BLOOM, so BLOOM's attention modules are replaced (`trainers.kernels.bloom`) by
+ones that use the same registry. "flex" is torch's FlexAttention, for every architecture: a causal block mask, and ALiBi
+as a score modification. It has no backward pass on a CPU, where "flex" is scaled_dot_product_attention with ALiBi as an
+additive bias. "flash4" is "flex" with FlashAttention-4's kernels, into which torch compiles mask and score
+modification.
 
-A sliding window is part of the mask: of a block mask, which skips what no query sees, or of a boolean one. Sequences
-that are no longer than it have no mask.
+A sliding window is part of the mask: a block mask, which skips blocks without visible keys, or a boolean mask.
+Sequences that are not longer than the window have no mask.
 
-A rank may compute a `Share` of it: the heads that tensor parallelism gives it, for the positions that context
-parallelism gives it. Keys and values of all positions are then gathered, and masks and biases follow positions; or
-some heads are exchanged for all positions (`trainers.kernels.whole_sequences`), and both are those of whole sequences.
-
-A recipe's document or prefix mask differs from sequence to sequence: the `Spans` of the micro-batch under way, which
-its `Share` holds, take the place of the causal mask, in the eager attention of transformers too.
+A rank may compute a `Share` of attention: its tensor-parallel heads for its context-parallel positions. Keys and values
+of all positions are then gathered, and masks and biases follow positions; or heads are exchanged for positions
+(`trainers.kernels.whole_sequences`), and masks and biases are for whole sequences. A document or prefix mask differs
+between sequences: the `Spans` of the current micro-batch, held by the `Share`, replace the causal mask, in
+transformers' eager attention too.
 """
 
 import dataclasses
@@ -42,28 +41,29 @@ from trainers.spec.recipe_axes import AttentionMask
 ScoreMod = Callable[..., torch.Tensor]
 
 SHARE = "attention_share"
-"""The attribute of a model's configuration that holds its `Share`, for the functions that make masks."""
+"""Attribute of a model's configuration that holds its `Share`, for the functions that make masks."""
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
 class Share:
-    """The part of a model's attention that one rank computes."""
+    """The part of a model's attention that a rank computes."""
 
     num_heads: int
-    """Heads of the whole model."""
+    """Number of heads of the whole model."""
     heads: range
-    """Indices of the heads with which this rank attends."""
+    """Indices of the heads that this rank computes."""
     tokens: torch.Tensor | None = None
-    """Positions of this rank's tokens in their sequence, int64 on the device; None where it has them all."""
+    """Positions of this rank's tokens in their sequence, int64 on the device; None if it has all of them."""
     queries: torch.Tensor | None = None
-    """Positions of the queries of its attention, its tokens'; None where those are of whole sequences."""
+    """Positions of the queries, equal to its tokens' positions; None if queries are of whole sequences."""
     keys: torch.Tensor | None = None
-    """Positions of all tokens, in the order in which the ranks of `group` gather them; None where it is theirs."""
+    """Positions of all tokens, in the order in which the ranks of `group` gather them; None if that is sequence order.
+    """
     group: Any = None
     """The ranks that have the other positions."""
     mask: AttentionMask = "causal"
     spans: Spans | None = None
-    """Spans of keys that the queries of the micro-batch under way see; None under a causal mask."""
+    """Spans of keys for the queries of the current micro-batch; None under a causal mask."""
 
     @property
     def exchanges_heads(self) -> bool:
@@ -71,10 +71,10 @@ class Share:
         return self.group is not None and self.queries is None
 
     def num_queries(self, length: int) -> int:
-        """Returns the number of queries of attention where this rank has `length` tokens of each sequence.
+        """Returns the number of attention's queries if this rank has `length` tokens of each sequence.
 
         Raises:
-            ValueError: it has another number, and masks would be those of other positions.
+            ValueError: it has another number of tokens, so masks would be for the wrong positions.
         """
         if self.tokens is not None and length != len(self.tokens):
             raise ValueError(
@@ -84,23 +84,21 @@ class Share:
         return length * self.group.size() if self.exchanges_heads else length
 
 
-# None of these may contain a name that transformers knows: it would look for its own kernel.
+# None of these may contain a name that transformers knows, or it would look for its own kernel.
 _NAMES: dict[str, dict[Attention, str]] = {
     "alibi": {"eager": "eager", "sdpa": "alibi_bias", "flex": "alibi_flex", "flash4": "alibi_fa4"},
     "masked": {"eager": "eager", "sdpa": "causal_mask", "flex": "causal_flex", "flash4": "causal_fa4"},
     "other": {"eager": "eager", "sdpa": "causal", "flex": "causal_flex", "flash4": "causal_fa4"},
 }
 _EAGER_SPANS = "spans_by_hand"
-"""Transformers' own eager attention under a mask of ours."""
+"""transformers' own eager attention with a mask from this module."""
 
 
 def transformers_name(
     position: Position, attention: Attention, *, masked: bool = False, mask: AttentionMask = "causal"
 ) -> str:
-    """Returns transformers' name, its `attn_implementation`, for `attention` of a model with these positions.
-
-    `masked` is whether sdpa needs a mask even where the recipe's is causal: for a sliding window of some block, or for
-    a part of the queries.
+    """Returns transformers' name (`attn_implementation`) for `attention` in a model with these positions. `masked` says
+    whether sdpa needs a mask although the recipe's is causal: for a sliding window, or for a part of the queries.
     """
     if attention == "eager" and mask != "causal":
         return _EAGER_SPANS
@@ -109,29 +107,28 @@ def transformers_name(
 
 
 def layout_name(name: str) -> str:
-    """Returns the layout's word for a configuration's `_attn_implementation`; a foreign name as it stands."""
+    """Returns the layout's name for a configuration's `_attn_implementation`; a foreign name unchanged."""
     if name == _EAGER_SPANS:
         return "eager"
     return next((word for names in _NAMES.values() for word, kernel in names.items() if kernel == name), name)
 
 
 def takes_mask_of_ours(config: Any) -> bool:
-    """Returns whether transformers prepares a mask for a function of this module in each forward pass of a model with
-    positions.
+    """Returns whether transformers prepares a mask in each forward pass for a function of this module, in a model that
+    takes positions.
     """
     return config._attn_implementation in ("causal_mask", "causal_flex", "causal_fa4", _EAGER_SPANS)
 
 
 def flex_options_of(attention: Attention) -> dict[str, str] | None:
-    """Returns the options of FlexAttention under `attention`; None for its own kernels, which Triton compiles."""
+    """Returns FlexAttention's options for `attention`; None for its own kernels, compiled by Triton."""
     return {"BACKEND": "FLASH"} if attention == "flash4" else None
 
 
 def alibi_slope(head: torch.Tensor, num_heads: int) -> torch.Tensor:
-    """Returns the slopes of `head` (indices of any shape), fp32: a geometric series by power of two (arXiv 2108.12409).
-
-    If the number of heads is no power of two, heads beyond the largest power below it take every other slope of the
-    next one.
+    """Returns ALiBi's slopes for `head` (indices of any shape), fp32: a geometric series (arXiv 2108.12409). If the
+    number of heads is no power of two, heads beyond the largest power below it take every other slope of the next
+    series.
     """
     power = 2 ** (num_heads.bit_length() - 1)
     exponent = -8.0 / power * (head + 1)
@@ -141,7 +138,7 @@ def alibi_slope(head: torch.Tensor, num_heads: int) -> torch.Tensor:
 
 
 def alibi_score(share: Share) -> ScoreMod:
-    """Returns ALiBi as a score modification in fp32, by distance: where scores matter the bias is small and exact."""
+    """Returns ALiBi as a score modification, computed by distance in fp32, so that small biases are exact."""
     first, queries, keys = share.heads.start, share.queries, share.keys
 
     def score_mod(
@@ -166,9 +163,9 @@ def attend(
 ) -> tuple[torch.Tensor, None]:
     """Computes causal attention for transformers: [batch, heads, length, width] to [batch, length, heads, width].
 
-    It is FlexAttention with `flex_options` if the mask is a block mask, else scaled_dot_product_attention, causal or
-    with the given bias. With sinks (`s_aux`, [heads]), a score of each head beside those of its keys, either gives the
-    logarithm of its sum as well. Dropout is off in every model here.
+    Uses FlexAttention with `flex_options` for a block mask, else scaled_dot_product_attention, causal or with the given
+    bias. Sinks (`s_aux`, [heads]) are a score per head beside its keys' scores and need the logarithm of the softmax's
+    sum. Dropout is off in every model.
     """
     # Under autocast rotary embeddings leave queries and keys in fp32.
     query, key = query.to(value.dtype), key.to(value.dtype)
@@ -180,7 +177,7 @@ def attend(
         key, value = gather(torch.stack((key, value)), 3, share.group).unbind()
     grouped = key.shape[1] != query.shape[1]
     if isinstance(attention_mask, BlockMask):
-        # Outside compiled code FlexAttention would write out all scores: then it is compiled by itself.
+        # Outside compiled code FlexAttention would materialise all scores, so it is compiled by itself.
         flex: Any = flex_attention if torch.compiler.is_compiling() else _compiled_flex()
         score_mod = getattr(module, "score_mod", None)
         inputs = (query, key, value, score_mod, attention_mask, scaling, grouped)
@@ -202,8 +199,8 @@ def attend(
 
 
 def _sunk(out: torch.Tensor, log_sum: torch.Tensor, sinks: torch.Tensor) -> torch.Tensor:
-    """Returns attention's output [batch, heads, length, width] where the softmax has the heads' sinks beside scores,
-    the logarithm of whose sum of exponentials is `log_sum`: less by the factor by which the sum grows.
+    """Returns attention's output [batch, heads, length, width] rescaled for sinks in the softmax. `log_sum` is the
+    logarithm of the sum of exponentials without sinks.
     """
     share = torch.sigmoid(log_sum - sinks.float()[None, :, None])
     return (out * share[..., None]).to(out.dtype)
@@ -216,7 +213,9 @@ def _written_out(
     mask: torch.Tensor | None,
     scaling: float | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns attention and the logarithm of its sum of exponentials, fp32, by all scores; causal without a mask."""
+    """Returns attention's output and the logarithm of its sum of exponentials (fp32), from materialised scores; causal
+    without a mask.
+    """
     groups = query.shape[1] // key.shape[1]
     key, value = (heads.repeat_interleave(groups, dim=1) for heads in (key, value))
     scores = (query @ key.transpose(2, 3)).float() * (query.shape[-1] ** -0.5 if scaling is None else scaling)
@@ -226,7 +225,7 @@ def _written_out(
 
 
 def _attend_eagerly(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """Computes the eager attention of the module's own architecture in transformers."""
+    """Computes transformers' eager attention of the module's architecture."""
     code: Any = sys.modules[type(module).__module__]
     return code.eager_attention_forward(module, *args, **kwargs)
 
@@ -241,14 +240,14 @@ def _causal(batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: t
 
 
 def _visible(queries: torch.Tensor, keys: torch.Tensor, window: int | None) -> torch.Tensor:
-    """Returns whether a query sees a key: the one at its position and the `window` - 1 before it, or all before it."""
+    """Returns whether a query sees a key: all keys up to its position, or only the last `window` of them."""
     visible = queries >= keys
     return visible if window is None else visible & (queries - keys < window)
 
 
 @functools.lru_cache(maxsize=8)
 def _seen_mask(length: int, window: int | None, device: torch.device, share: Share | None) -> torch.Tensor:
-    """Returns `_visible` of all queries [rows] and keys [columns], one for all blocks."""
+    """Returns `_visible` for all queries [rows] and keys [columns]; cached, because all blocks share it."""
     queries = keys = torch.arange(length, device=device)
     if share is not None and share.queries is not None and share.keys is not None:
         queries, keys = share.queries, share.keys
@@ -271,7 +270,7 @@ def _block_mask(length: int, device: torch.device, share: Share | None, window: 
 
 
 def _attended(config: Any, length: int) -> tuple[int, Share | None]:
-    """Returns the number of attention's queries in a forward pass over `length` tokens, and the rank's share of it."""
+    """Returns the number of attention's queries in a forward pass over `length` tokens, and the rank's share."""
     share: Share | None = getattr(config, SHARE, None)
     return (length, None) if share is None else (share.num_queries(length), share)
 
@@ -279,8 +278,8 @@ def _attended(config: Any, length: int) -> tuple[int, Share | None]:
 def _flex_mask(
     *, kv_length: int, device: torch.device, config: Any, local_size: int | None = None, **_: Any
 ) -> BlockMask | torch.Tensor | None:
-    """Returns the mask of a model's forward pass, for all its blocks with or without a window of `local_size` tokens;
-    None where attention is causal by itself.
+    """Returns the mask of a model's forward pass, for all blocks with, or all blocks without, a window of `local_size`
+    tokens; None if attention's causal mode suffices.
     """
     if torch.device(device).type == "cpu":
         return _sdpa_mask(kv_length=kv_length, device=device, config=config, local_size=local_size)
@@ -294,7 +293,7 @@ def _flex_mask(
 def _sdpa_mask(
     *, kv_length: int, device: torch.device, config: Any, local_size: int | None = None, **_: Any
 ) -> torch.Tensor | None:
-    """Returns `_flex_mask` for scaled_dot_product_attention."""
+    """Returns the mask of `_flex_mask` for scaled_dot_product_attention."""
     length, share = _attended(config, kv_length)
     window = _window_within(local_size, length, share)
     if share is not None and share.spans is not None:
@@ -305,31 +304,28 @@ def _sdpa_mask(
 
 
 def _eager_mask(*, dtype: torch.dtype = torch.float32, **settings: Any) -> torch.Tensor | None:
-    """Returns `_sdpa_mask` as the term that eager attention adds to its scores."""
+    """Returns the mask of `_sdpa_mask` as a term that eager attention adds to its scores."""
     mask = _sdpa_mask(**settings)
     return None if mask is None else torch.where(mask, 0.0, torch.finfo(dtype).min).to(dtype)
 
 
 def _key_positions(share: Share, spans: Spans) -> torch.Tensor:
-    """Returns the positions of the keys in the order in which attention has them."""
     return spans.queries if share.keys is None else share.keys
 
 
 def _window_within(local_size: int | None, length: int, share: Share | None) -> int | None:
-    """Returns the window where it is shorter than a sequence, of which a rank may have `length` tokens, else None."""
+    """Returns the window if it is shorter than a sequence, else None; `length` is the rank's number of tokens."""
     num_keys = length if share is None or share.keys is None else len(share.keys)
     return local_size if local_size is not None and local_size < num_keys else None
 
 
 def _alibi_bias(*, kv_length: int, dtype: torch.dtype, device: torch.device, config: Any, **_: Any) -> torch.Tensor:
-    """Returns ALiBi and the causal mask as one bias [1, heads, length, length], once a forward pass for all blocks.
-
-    It is computed by distance, not by position, so that in 16 bits the values near the diagonal, which weigh most, are
-    exact.
+    """Returns ALiBi and the causal mask as one bias [1, heads, length, length], made once per forward pass for all
+    blocks. It is computed by distance, so that in 16 bits the values near the diagonal, which matter most, are exact.
     """
     device = torch.device(device)
     if torch.is_autocast_enabled(device.type):
-        # Else each block would cast it, and keep its own copy for the backward pass.
+        # Otherwise each block would cast it and keep its own copy for the backward pass.
         dtype = torch.get_autocast_dtype(device.type)
     length, share = _attended(config, kv_length)
     queries = keys = torch.arange(length, device=device)
@@ -350,7 +346,7 @@ def _alibi_flex_mask(*, device: torch.device, **settings: Any) -> BlockMask | to
     return _flex_mask(device=device, **settings)
 
 
-AttentionInterface.register("causal", attend)  # and no mask function, so that transformers makes no mask
+AttentionInterface.register("causal", attend)  # without a mask function, so that transformers makes no mask
 _attend_by_flash4 = functools.partial(attend, flex_options=flex_options_of("flash4"))
 for _name, _function, _mask in (
     ("causal_mask", attend, _sdpa_mask),

@@ -1,10 +1,9 @@
-"""BLOOM's attention by any kernel, and its feed-forward block by a fused one.
+"""BLOOM's attention with any kernel, and its fused feed-forward block. transformers 5.23 computes BLOOM's ALiBi itself
+and supports eager attention only.
 
-transformers 5.23 adds ALiBi by hand and has eager attention only.
-
-Only this is assumed of transformers: the names and layout of the weights, which its checkpoints fix, that a block calls
-`self_attention(hidden, residual, attention_mask=...)` for an output to which the residual has been added, and that a
-model's mask is made by the registry of mask functions. `tests/kernels/test_kernels.py` holds it.
+Assumptions on transformers: the names and layout of the weights, which its checkpoints fix; a block calls
+`self_attention(hidden, residual, attention_mask=...)` and expects an output with the residual added; the model's mask
+comes from the registry of mask functions. `tests/kernels/test_kernels.py` checks them.
 """
 
 from typing import Any
@@ -20,7 +19,7 @@ from trainers.spec.layout_axes import Attention
 
 
 class AlibiAttention(BloomAttention):
-    """BLOOM's attention with its core left to `attend`; the ALiBi tensor it is handed is not needed."""
+    """BLOOM's attention, computed by `attend`; ignores the ALiBi tensor that it gets."""
 
     num_heads: int
     head_dim: int
@@ -28,7 +27,7 @@ class AlibiAttention(BloomAttention):
     flex_options: dict[str, str] | None
     share: Share | None
 
-    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the rest of the arguments is of no use here
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the other arguments are not needed
         self, hidden_states: torch.Tensor, residual: torch.Tensor, *, attention_mask: Any, **_: Any
     ) -> tuple[torch.Tensor, None]:
         batch, length, _width = hidden_states.shape
@@ -41,7 +40,7 @@ class AlibiAttention(BloomAttention):
 
 
 def _with_own_slopes(module: Any, args: Any, kwargs: Any) -> Any:
-    """Returns the arguments of BLOOM's eager attention with its heads' biases alone, of [batch x heads, 1, keys]."""
+    """Returns the arguments of BLOOM's eager attention with this rank's heads' biases, [batch x heads, 1, keys]."""
     share: Share = module.share
     biases = kwargs["alibi"].unflatten(0, (-1, share.num_heads))
     return args, {**kwargs, "alibi": biases[:, share.heads.start : share.heads.stop].flatten(0, 1)}
@@ -54,19 +53,20 @@ class _FusedMlp(FusedMlp, BloomMLP):
 
 class _BloomKernels(FamilyKernels):
     def use_attention(self, model: nn.Module, num_heads: int, attention: Attention) -> None:
-        """Swaps every attention module of a BLOOM in place for one by `attention`; parameters and their names stay."""
+        """Replaces every attention module of a BLOOM in place; parameters and their names stay."""
         if attention == "eager":
             return
         score_mod = alibi_score(Share(num_heads=num_heads, heads=range(num_heads)))
-        module: Any  # else a function would be no attribute of it
+        module: Any  # otherwise a checker would not allow the attributes
         for module in model.modules():
             if type(module) is BloomAttention:
                 module.__class__ = AlibiAttention
-                module.score_mod = score_mod  # pyright: ignore[reportArgumentType]  # torch types any attribute so
+                # Torch types all attributes this way.
+                module.score_mod = score_mod  # pyright: ignore[reportArgumentType]
                 module.flex_options = flex_options_of(attention)  # pyright: ignore[reportArgumentType]
 
     def share_attention(self, module: Any, share: Share) -> None:
-        """Makes an attention module compute `share`: ALiBi is that of the whole model's heads, of which it has some."""
+        """Makes an attention module compute `share`; its heads keep their ALiBi slopes of the whole model."""
         module.share = share
         if isinstance(module, AlibiAttention):
             module.score_mod = alibi_score(share)
@@ -74,13 +74,13 @@ class _BloomKernels(FamilyKernels):
             module.register_forward_pre_hook(_with_own_slopes, with_kwargs=True)
 
     def fuse_mlp(self, model: nn.Module) -> None:
-        """Swaps every feed-forward module of a BLOOM in place for one by `gelu_mlp`; dropout is off here."""
+        """Replaces every feed-forward module of a BLOOM in place by one with `gelu_mlp`; assumes no dropout."""
         for module in model.modules():
             if type(module) is BloomMLP:
                 module.__class__ = _FusedMlp
 
     def attention_in_effect(self, model: nn.Module, configured: str) -> str:
-        """Returns `configured`, the configuration's kernel; the kinds of attention modules that are not of it."""
+        """Returns the configuration's kernel `configured`, or the kinds of attention modules if they do not match."""
         kinds = {type(module).__name__ for module in model.modules() if isinstance(module, BloomAttention)}
         expected = "BloomAttention" if configured == "eager" else "AlibiAttention"
         return configured if kinds <= {expected} else "+".join(sorted(kinds))

@@ -1,7 +1,7 @@
-"""Compiled code with static shapes: each micro-batch has its own graph, and dynamo may not give up silently.
+"""Compiled code with static shapes: each micro-batch has its own graph, and dynamo must not fall back silently.
 
-Compiled code is reused: inductor keeps it on disk in a folder of the user's (`torchinductor_USER` under the system's
-temporary one, unless TORCHINDUCTOR_CACHE_DIR says otherwise), so a node compiles a block once for all trials.
+Compiled code is reused: inductor caches it on disk in a user's folder (`torchinductor_USER` in the system's temporary
+folder, or TORCHINDUCTOR_CACHE_DIR), so a node compiles a block once for all trials.
 """
 
 import sys
@@ -12,39 +12,38 @@ import torch
 from torch import nn
 
 BACKEND = "inductor"
-"""Backend of torch.compile. The contract test holds engines, not code generation: on several ranks it only traces."""
+"""Backend of torch.compile. The contract test changes it on several ranks to one that only traces, because it tests
+engines and not code generation.
+"""
 _MAX_GRAPHS = 64
-"""Graphs of one function: micro-batches of a ladder, with and without gradients. Dynamo's own limit is 8."""
+"""Largest number of graphs per function: a ladder's micro-batches, with and without gradients. Dynamo's default is 8.
+"""
 _WRAPPED = "_torchdynamo_orig_callable"
 
 
 def compile_forward(module: nn.Module) -> None:
-    """Compiles a module's `forward` in place: what stands around it, such as the hooks of FSDP2, stays outside.
-
-    Blocks share their code, and what dynamo made for the first one runs all of them, as it does not look at which
-    module it has.
+    """Compiles a module's `forward` in place; code around it, such as FSDP2's hooks, stays uncompiled. Blocks share
+    compiled code, because dynamo does not guard on the module.
     """
     module.forward = static(module.forward)
 
 
 def static(function: Callable[..., Any], *, any_size: bool = False) -> Any:
-    """Returns `function` compiled, a graph for each shape, or one for shapes of `any_size`.
-
-    `fullgraph`: a graph break or one graph too many raises; without it dynamo would go on in eager mode.
+    """Returns `function` compiled, with a graph for each shape, or one graph for all shapes with `any_size`. A graph
+    break or too many graphs raise an error (`fullgraph`) instead of a fall-back to eager mode.
     """
     import torch._dynamo.config as dynamo
 
     dynamo.recompile_limit = _MAX_GRAPHS
-    # DDP's own splitting of graphs at its buckets knows no FlexAttention and no checkpoint, and a block is small.
+    # DDP's splitting of graphs at buckets supports neither FlexAttention nor checkpointing, and a block is small.
     dynamo.optimize_ddp = False
     return torch.compile(function, dynamic=any_size, fullgraph=True, backend=BACKEND)
 
 
 def set_activation_budget(share: float) -> None:
-    """Lets code compiled from now on save that share of its activations; the partitioner recomputes the rest.
-
-    It counts FLOPs and takes the cheapest first (torch's `activation_memory_budget`). Code of an earlier engine in this
-    process that was cut otherwise is forgotten.
+    """Lets code compiled from now on save that share of its activations; the partitioner recomputes the rest,
+    activations with the fewest FLOPs first (torch's `activation_memory_budget`). Resets compiled code of an earlier
+    engine with another budget.
     """
     if "torch._functorch.config" not in sys.modules and share == 1:
         return
@@ -57,17 +56,16 @@ def set_activation_budget(share: float) -> None:
 
 
 def activation_budget_in_effect() -> float:
-    """Returns the share that code compiled now may save."""
+    """Returns the share of activations that newly compiled code may save."""
     config: Any = sys.modules.get("torch._functorch.config")
     return 1.0 if config is None else float(config.activation_memory_budget)
 
 
 def is_compiled(module: nn.Module) -> bool:
-    """Returns whether `compile_forward` has compiled the module."""
     return hasattr(module.forward, _WRAPPED)
 
 
 def num_compilations() -> int:
-    """Returns the graphs that dynamo has made in this process: one more with each new shape, and each break in one."""
-    utils: Any = sys.modules.get("torch._dynamo.utils")  # importing it takes a second; without it there was nothing
+    """Returns the number of graphs that dynamo has made in this process; each new shape and graph break adds one."""
+    utils: Any = sys.modules.get("torch._dynamo.utils")  # its import takes a second; without it nothing was compiled
     return 0 if utils is None else int(utils.counters["stats"]["unique_graphs"])

@@ -1,7 +1,7 @@
-"""Rows of tokens on their way to experts that ranks share out, and back: a token goes once to each rank that has some
-of its experts, whatever their number, and one row comes back, the weighted sum of what they made of it.
+"""Sends tokens to experts on other ranks and back. A token is sent once to each rank that has some of its experts, and
+one row comes back: the weighted sum of these experts' outputs.
 
-Sums have a fixed order, which the gradient of indexing has not: those of a row's copies are sums of bags.
+Sums have a fixed order, unlike the gradient of indexing: copies of a row are summed by embedding bags.
 """
 
 from collections.abc import Callable
@@ -23,10 +23,10 @@ def dispatched(
     num_experts: int,
     group: Any,
 ) -> Tensor:
-    """Returns the weighted sum [tokens, hidden] of what each token's experts, on all ranks of the group, make of it.
+    """Returns the weighted sum [tokens, hidden] of the outputs of each token's experts on all ranks of the group.
 
-    `chosen` and fp32 `weights` are [tokens, chosen]; `products(rows, ends)` are those of this rank's experts, of rows
-    in the experts' order that end at `ends`. The host reads once how many rows travel.
+    `chosen` and fp32 `weights` are [tokens, chosen]. `products(rows, ends)` computes this rank's experts for rows in
+    expert order; `ends` are the ends of each expert's rows. The host synchronises once, to read the numbers of rows.
     """
     size, (num_tokens, per_token) = group.size(), chosen.shape
     held = num_experts // size
@@ -42,7 +42,7 @@ def dispatched(
         (counts.sum(dim=1), facts[:, -1], pair_counts.sum(dim=1), of_ranks[:, -1])
     ).tolist()
 
-    # Rows lie in the order of their ranks; a pair of token and expert says which of its rank's rows it means.
+    # Rows are ordered by destination rank; each pair of token and expert carries its row's index on that rank.
     of_rows = goes.flatten().byte().argsort(descending=True, stable=True)[: sum(rows)] % max(1, num_tokens)
     places = (goes.cumsum(dim=1) - 1)[ranks.flatten()[order], order // per_token]
     arrived = exchange(_spread(tokens, of_rows), rows, received_rows, group)
@@ -60,27 +60,27 @@ def dispatched(
 
 
 def in_order_of_experts(pair_counts: Tensor, total: int) -> Tensor:
-    """Returns the order by expert of pairs that lie by rank and, within a rank's, by expert; int64 [total].
-    `pair_counts` are [ranks, experts].
+    """Returns the permutation by expert, int64 [total], of pairs ordered by rank and then by expert. `pair_counts` are
+    [ranks, experts].
     """
     every = torch.arange(pair_counts.shape[1], device=pair_counts.device).repeat(len(pair_counts))
     return every.repeat_interleave(pair_counts.flatten(), output_size=total).argsort(stable=True)
 
 
 def _spread(values: Tensor, index: Tensor) -> Tensor:
-    """Returns the rows [len(index), width] of values, some of them several times."""
+    """Returns the rows of values at `index`, [len(index), width], some of them repeated."""
     apply: Any = _Spread.apply
     return apply(values, index, *_runs(index, len(values)))
 
 
 def _collected(values: Tensor, index: Tensor, num_rows: int) -> Tensor:
-    """Returns [num_rows, width], each row the sum of the values whose `index` it is."""
+    """Returns [num_rows, width]; row i is the sum of the values whose `index` is i."""
     apply: Any = _Collected.apply
     return apply(values, index, *_runs(index, num_rows))
 
 
 def _runs(index: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
-    """Returns the order by `index`, and where in it that of each of `num_rows` begins."""
+    """Returns the order that sorts `index`, and where in it the run of each of `num_rows` begins."""
     ordered, order = index.sort(stable=True)
     return order, torch.searchsorted(ordered, torch.arange(num_rows, device=index.device))
 

@@ -1,8 +1,8 @@
-"""Experts of transformers' models: the products of their rows, grouped or expert by expert, and which token goes where.
+"""Experts of transformers' models: the products of their rows, grouped or expert by expert, and routing.
 
-A family's own loop (`eager`) stays the plain way. The grouped way sorts a micro-batch's rows by expert and multiplies
-all of them at once (`torch.nn.functional.grouped_mm`), which knows no autocast, so its inputs are cast here. Where
-ranks share out experts, each sends its tokens to the ranks that have theirs (`trainers.kernels.dispatch`).
+A family's own loop (`eager`) is the plain way. The grouped way sorts a micro-batch's rows by expert and multiplies all
+at once (`torch.nn.functional.grouped_mm`), which does not support autocast, so inputs are cast here. With expert
+parallelism each rank sends its tokens to the ranks of their experts (`trainers.kernels.dispatch`).
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from trainers.spec.layout_axes import Experts
 from trainers.spec.recipe_axes import BalanceLoss
 
 _NAMES: dict[Experts, str] = {"loop": "eager", "grouped": "grouped_rows"}
-"""The name of each way in transformers' registry."""
+"""Name of each way in transformers' registry."""
 _BALANCED = "balanced_experts"
 _GROUP = "group_of_experts"
 _COUNTED = "tokens_of_experts"
@@ -38,16 +38,17 @@ def use_experts(
     balanced_tokens: int,
     balance_loss: BalanceLoss = "none",
 ) -> None:
-    """Makes the blocks compute their experts by `experts`, and their routers in fp32; all in place.
+    """Makes the blocks compute their experts by `experts`, and their routers in fp32; in place.
 
-    With `balanced_tokens`, the tokens of a sequence, every expert gets the same number of them, or one more: which, is
-    drawn once for each block and place in a sequence, so that neither micro-batch nor ranks change it. The weights stay
-    those that the router gives its own choice.
+    With `balanced_tokens` (the tokens of a sequence) all experts get equally many tokens, up to one. The assignment is
+    drawn once for each block and position in a sequence, so that neither micro-batch nor ranks change it. The weights
+    stay the weights of the router's own choice.
     """
-    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS  # measuring imports this module without the library
+    # Measuring imports this module without transformers.
+    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
     ALL_EXPERTS_FUNCTIONS.register(_NAMES["grouped"], _grouped)
-    config._experts_implementation = _NAMES[experts]  # the one object that every block's experts read
+    config._experts_implementation = _NAMES[experts]  # one object, read by every block's experts
     for index, block in enumerate(blocks):
         router: Any = block.get_submodule(family.router)
         router.forward = types.MethodType(_route, router)
@@ -59,14 +60,14 @@ def use_experts(
 
 
 def share_out(experts: nn.Module, group: Any) -> None:
-    """Makes a block's experts compute the rows that the ranks of `group` send them, of which each has as many experts;
-    its parameters are to be this rank's.
+    """Makes a block's experts compute the rows that the ranks of `group` send; its parameters must be this rank's
+    experts, equally many on each rank.
     """
     setattr(experts, _GROUP, group)
 
 
 def compile_activation(experts: nn.Module) -> None:
-    """Compiles what a block's experts compute between their products, for any number of rows."""
+    """Compiles the computation between the experts' two products, for any number of rows."""
     kind: Any = type(experts)
     setattr(experts, _ACTIVATION, static(kind._apply_gate, any_size=True))
 
@@ -76,13 +77,13 @@ def _group_of(experts: nn.Module) -> Any:
 
 
 def experts_in_effect(config: Any) -> str:
-    """Returns the layout's word for the way that a model of `config` computes its experts."""
+    """Returns the layout's name for the way in which a model of `config` computes its experts."""
     name: str = config._experts_implementation
     return {theirs: ours for ours, theirs in _NAMES.items()}.get(name, name)
 
 
 def routing_in_effect(modules: Iterable[nn.Module]) -> str:
-    """Returns the recipe's word for the routing of all routers among `modules`."""
+    """Returns the recipe's name for the routing of all routers among `modules`."""
     routers = list(routers_of(modules))
     balanced = sum(router.is_balanced for router in routers)
     if balanced not in (0, len(routers)):
@@ -92,7 +93,7 @@ def routing_in_effect(modules: Iterable[nn.Module]) -> str:
 
 @contextlib.contextmanager
 def learned_routing(modules: Iterable[nn.Module]) -> Generator[None, None, None]:
-    """Lets the routers among `modules` choose, whatever the recipe says."""
+    """Makes the routers among `modules` choose within the context, whatever the recipe says."""
     balanced = [router for router in routers_of(modules) if router.is_balanced]
     try:
         for router in balanced:
@@ -105,8 +106,8 @@ def learned_routing(modules: Iterable[nn.Module]) -> Generator[None, None, None]
 
 @contextlib.contextmanager
 def counted_tokens(modules: Iterable[nn.Module], device: torch.device) -> Generator[list[Tensor], None, None]:
-    """Gives the number of tokens that go to each expert, int64 [experts] for each router among `modules`, which grows
-    with each pass within on the device.
+    """Yields the number of tokens of each expert, int64 [experts] on the device for each router among `modules`; passes
+    within the context add to it.
     """
     routers = list(routers_of(modules))
     try:
@@ -119,13 +120,12 @@ def counted_tokens(modules: Iterable[nn.Module], device: torch.device) -> Genera
 
 
 def routers_of(modules: Iterable[nn.Module]) -> Iterator[Any]:
-    """Yields the routers among `modules`."""
     return (module for module in modules if hasattr(module, "is_balanced"))
 
 
 def _balanced(num_tokens: int, num_experts: int, chosen: int, *, seed: int) -> Tensor:
-    """Returns the experts [num_tokens, chosen] of a sequence's tokens: different ones for a token, as many for each
-    expert.
+    """Returns the experts [num_tokens, chosen] of a sequence's tokens: different ones for each token, and equally many
+    tokens for each expert.
     """
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randperm(num_tokens, generator=generator)
@@ -152,7 +152,7 @@ def _route(self: Any, hidden_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _grouped(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
-    """Returns the weighted sum [tokens, hidden] of what each token's experts make of it."""
+    """Returns the weighted sum [tokens, hidden] of the outputs of each token's experts."""
     dtype = _autocast_dtype(hidden_states) or hidden_states.dtype
     num_tokens, chosen = top_k_index.shape
     if (group := _group_of(self)) is not None:
@@ -170,14 +170,14 @@ def _grouped(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weight
 
 
 def _products(self: Any, rows: Tensor, ends: Tensor) -> Tensor:
-    """Returns what the experts make of their rows, which are in the experts' order and end at `ends`."""
+    """Returns the experts' outputs for rows in expert order; `ends` are the ends of each expert's rows."""
     outer = _product(self, rows, "gate_up_proj", ends)
     inner = getattr(self, _ACTIVATION, type(self)._apply_gate)(self, outer)
     return _product(self, inner, "down_proj", ends)
 
 
 def _product(self: Any, rows: Tensor, name: str, ends: Tensor) -> Tensor:
-    """Returns the products of rows with their expert's matrix of that name, and its bias added where it has one."""
+    """Returns the products of rows with their expert's matrix `name`, plus its bias if it has one."""
     weight = getattr(self, name).to(rows.dtype)
     products = F.grouped_mm(rows, weight if self.is_transposed else weight.transpose(1, 2), offs=ends)
     if not self.has_bias:
@@ -188,7 +188,7 @@ def _product(self: Any, rows: Tensor, name: str, ends: Tensor) -> Tensor:
 
 
 class _Biased(torch.autograd.Function):
-    """Adds to each row the bias of its expert; the gradient of a bias is a product, whose sums have a fixed order."""
+    """Adds to each row its expert's bias. The bias's gradient is a matrix product, so its sums have a fixed order."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, bias: Tensor, experts: Tensor) -> Tensor:
@@ -208,17 +208,16 @@ class _Biased(torch.autograd.Function):
 
 
 def _autocast_dtype(tensor: Tensor) -> torch.dtype | None:
-    """Returns the type that autocast gives products on the tensor's device; None where it is off."""
+    """Returns autocast's type for products on the tensor's device; None if autocast is off."""
     device = tensor.device.type
-    if device == "meta" or not torch.is_autocast_enabled(device):  # there is no autocast of what holds no values
+    if device == "meta" or not torch.is_autocast_enabled(device):  # the meta device has no autocast
         return None
     return torch.get_autocast_dtype(device)
 
 
 def _permuted(rows: Tensor, order: Tensor, places: Tensor, copies: int) -> Tensor:
-    """Returns the rows [n x copies, width] in `order`, which counts each of the n rows `copies` times.
-
-    `places` is the inverse of `order`. Its gradient is a sum in a fixed order, which that of indexing is not.
+    """Returns rows [n x copies, width] in `order`, which contains each of the n rows `copies` times. `places` is the
+    inverse of `order`. The gradient is a sum in a fixed order; the gradient of indexing has no fixed order.
     """
     apply: Any = _Permuted.apply
     return apply(rows, order, places, copies)

@@ -1,4 +1,4 @@
-"""GPT-2's feed-forward block with GELU inside its products."""
+"""GPT-2's fused feed-forward block, with GELU inside its products."""
 
 import torch
 from torch import nn
@@ -15,7 +15,7 @@ class _FusedMlp(FusedMlp, GPT2MLP):
 
 class _Gpt2Kernels(FamilyKernels):
     def fuse_mlp(self, model: nn.Module) -> None:
-        """Swaps every feed-forward module of a GPT-2 in place for one by `gelu_mlp`; dropout is off here."""
+        """Replaces every feed-forward module of a GPT-2 in place by one with `gelu_mlp`; assumes no dropout."""
         for module in model.modules():
             if type(module) is GPT2MLP:
                 module.__class__ = _FusedMlp

@@ -1,7 +1,8 @@
-"""The head with its loss: linear cross-entropy over chunks of rows, which never holds all the logits.
+"""The head with its loss: linear cross-entropy over chunks of rows, which never holds all logits.
 
-The code is this project's own: torch's `F.linear_cross_entropy`, from 2.13 on, takes 1.6 to 4.5 times as long on an
-H200, and Liger's head for Hopper makes no step of BLOOM-7b1 faster (`benchmarks.loss_heads`, docs/lab/2026-11-27.md).
+This project has its own code, because torch's `F.linear_cross_entropy` (from 2.13 on) takes 1.6 to 4.5 times as long on
+an H200, and Liger's head for Hopper makes no step of BLOOM-7b1 faster (`benchmarks.loss_heads`,
+docs/lab/2026-11-27.md).
 """
 
 import contextlib
@@ -22,30 +23,29 @@ from trainers.marks.ranges import named
 from trainers.spec.layout_axes import Loss
 
 IGNORED = -100
-"""The label of a token that has no loss."""
+"""Label of a token without a loss."""
 
 CHUNK_LOGITS = 2**30
-"""Logits of one chunk at most: 2 GiB in 16 bits, 4,096 rows of BLOOM's vocabulary."""
+"""Largest number of logits in a chunk: 2 GiB in 16 bits, 4,096 rows of BLOOM's vocabulary."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Inputs:
-    """Holds the inputs of a model's forward pass and its loss for a micro-batch."""
+    """Inputs of a model's forward pass and loss for a micro-batch."""
 
     tokens: torch.Tensor
     labels: torch.Tensor
-    """The tokens that follow, already shifted by one; `IGNORED` where a token has no loss."""
+    """The next tokens (already shifted by one); `IGNORED` for tokens without a loss."""
     arguments: Mapping[str, torch.Tensor]
     """Further arguments of the forward pass."""
     num_labels: torch.Tensor | None = None
-    """Divisor of the sum of the losses, 0-dim; None where every token has a loss, for their mean."""
+    """Divisor of the summed losses, 0-dim; None if every token has a loss, for their mean."""
 
 
 def causal_lm_loss(logits: torch.Tensor, labels: torch.Tensor, num_labels: torch.Tensor | None = None) -> torch.Tensor:
-    """Returns the mean cross-entropy in nats over all positions, in fp32 whatever the logits' type.
-
-    `logits` is [batch, seq_len, vocab], `labels` int64 [batch, seq_len], already shifted by one. With `num_labels`
-    it is the sum over the labels that are not `IGNORED`, divided by that number.
+    """Returns the mean cross-entropy in nats over all positions, in fp32 whatever the logits' type. `logits` is [batch,
+    seq_len, vocab], `labels` int64 [batch, seq_len], already shifted by one. With `num_labels`, returns the sum over
+    labels other than `IGNORED` divided by it.
     """
     rows = logits.float().flatten(0, 1)
     if num_labels is None:
@@ -54,27 +54,25 @@ def causal_lm_loss(logits: torch.Tensor, labels: torch.Tensor, num_labels: torch
 
 
 class LossHead(nn.Linear):
-    """A model's head that returns the loss in place of the logits while it has labels.
+    """A model's head that returns the loss instead of logits while it has labels.
 
-    The loss is then part of the model's own forward pass: FSDP2's outer unit and ZeRO-3 have gathered the weight, and
-    a tied weight has one gradient hook, whoever uses it.
-
-    With a `group` this rank's weight has some rows of the vocabulary, from `first_row` on: logits, and the gradient by
-    the hidden states, are this rank's share.
+    The loss is then part of the model's forward pass: FSDP2's outer unit and ZeRO-3 have gathered the weight, and a
+    tied weight has a single gradient hook. With a `group` this rank's weight has some rows of the vocabulary, from
+    `first_row` on; logits, and the gradient by the hidden states, are this rank's share.
     """
 
     kind: Loss
     compiled: bool
-    """Whether the chunk's element-wise part is compiled into one pass."""
+    """Whether the elementwise part of a chunk is compiled into one pass."""
     labels: torch.Tensor | None
     num_labels: torch.Tensor | None
     """See `Inputs`."""
     group: Any
     first_row: int
     softcap: float
-    """Bound of the logits, to which a tangent takes them; 0 for none."""
+    """Bound of the logits, applied by a tanh; 0 for none."""
     factor: float
-    """Factor of the logits, by which the hidden states are multiplied in their place: these are fewer."""
+    """Factor of the logits; multiplied to the hidden states instead, which are fewer."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         if self.factor != 1:
@@ -97,7 +95,7 @@ class LossHead(nn.Linear):
 
     @contextlib.contextmanager
     def with_labels(self, labels: torch.Tensor, num_labels: torch.Tensor | None = None) -> Generator[None, None, None]:
-        """Lets the model's forward pass return the mean loss of int64 [batch, seq_len] `labels` within a context."""
+        """Makes the model's forward pass return the mean loss of int64 [batch, seq_len] `labels` within the context."""
         self.labels, self.num_labels = labels, num_labels
         try:
             yield
@@ -106,15 +104,15 @@ class LossHead(nn.Linear):
 
 
 def softcapped(logits: torch.Tensor, softcap: float) -> torch.Tensor:
-    """Returns logits between -`softcap` and `softcap`, by a hyperbolic tangent; as they are at 0."""
+    """Returns logits bounded to +-`softcap` by a tanh; unchanged for 0."""
     return softcap * torch.tanh(logits / softcap) if softcap else logits
 
 
 def use_loss_head(head: nn.Module, kind: Loss, *, compiled: bool, softcap: float = 0.0, factor: float = 1.0) -> None:
-    """Makes a model's head a `LossHead` in place, which takes cap and factor of the logits over from the model.
+    """Makes a model's head a `LossHead` in place; it takes over the logits' cap and factor from the model.
 
     Raises:
-        ValueError: the head is no plain linear layer without a bias.
+        ValueError: the head is not a plain linear layer without a bias.
     """
     if type(head) is not nn.Linear or any(name != "weight" for name, _ in head.named_parameters()):
         raise ValueError(f"the {kind} loss wants a linear head without a bias, got {head}")
@@ -125,7 +123,7 @@ def use_loss_head(head: nn.Module, kind: Loss, *, compiled: bool, softcap: float
 
 
 def split_head(head: nn.Module, first_row: int, group: Any) -> None:
-    """Makes a `LossHead` one of those ranks of `group` that each have some rows of the vocabulary."""
+    """Gives a `LossHead` the rows of the vocabulary from `first_row` on; the other ranks of `group` have the rest."""
     assert isinstance(head, LossHead)
     head.first_row, head.group = first_row, group
 
@@ -133,9 +131,9 @@ def split_head(head: nn.Module, first_row: int, group: Any) -> None:
 class _ChunkedCrossEntropy(torch.autograd.Function):
     """Mean cross-entropy of hidden states [batch, seq_len, hidden] under a head [vocab, hidden], chunk by chunk.
 
-    Both gradients are made in the forward pass, while a chunk's logits stand: making them again would cost a third
-    product of the head, 4.9 % of all FLOPs at BLOOM's vocabulary. The weight's is summed in fp32. The backward pass
-    only scales, so that a scaled fp16 loss underflows no more than it does in plain.
+    Both gradients are computed in the forward pass while a chunk's logits exist; recomputing these would cost a third
+    product of the head, 4.9 % of all FLOPs at BLOOM's vocabulary. The weight's gradient is summed in fp32. The backward
+    pass only scales, so a scaled fp16 loss underflows no more than the plain loss does.
     """
 
     @staticmethod
@@ -163,7 +161,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 *(tensor.split(_rows(len(table))) for tensor in (rows, labels, row_gradient)), strict=True
             ):
                 logits = softcapped(chunk @ table.t(), softcap)
-                slope = 1 - (logits / softcap).square() if softcap else None  # of the cap, where the logits stand
+                slope = 1 - (logits / softcap).square() if softcap else None  # derivative of the cap
                 logits[:, len(weight) :] = float("-inf")
                 chunk_loss, gradient = _of_labels(part, logits, chunk_labels, has_ignored=num_labels is not None)
                 gradient = gradient if slope is None else gradient * slope
@@ -172,7 +170,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 if ctx.needs_input_grad[1]:
                     table_gradient = _add_product_fp32(table_gradient, gradient.t(), chunk)
                 del logits, slope, gradient
-        # A slice would share its memory: autograd could not add a tied table's other gradient to it in place.
+        # A slice would share memory, and autograd could not add a tied table's other gradient in place.
         ctx.table_gradient = None if table_gradient is None else table_gradient.resize_(weight.shape)
         ctx.row_gradient = row_gradient
         ctx.shape, ctx.types = hidden.shape, (hidden.dtype, weight.dtype)
@@ -185,8 +183,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         hidden, weight = ctx.types
         row_gradient = (ctx.row_gradient * scale).to(hidden).view(ctx.shape)
         table_gradient = ctx.table_gradient
-        if table_gradient is not None:  # else the table is frozen
-            # Scaled and cast in one pass, over a table that may have gigabytes.
+        if table_gradient is not None:  # otherwise the table is frozen
+            # Scales and casts in one pass, because the table may have gigabytes.
             into = table_gradient if table_gradient.dtype == weight else torch.empty_like(table_gradient, dtype=weight)
             table_gradient = torch.mul(table_gradient, scale, out=into)
         del ctx.row_gradient, ctx.table_gradient
@@ -194,13 +192,13 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
 
 def _rows(vocab: int) -> int:
-    """Returns the rows of a chunk: as many as `CHUNK_LOGITS` allows, in whole tiles of 256 where there are such."""
+    """Returns the number of rows in a chunk: as many as `CHUNK_LOGITS` allows, in whole tiles of 256 if possible."""
     rows = max(1, CHUNK_LOGITS // vocab)
     return rows // 256 * 256 or rows
 
 
 def _padded(table: torch.Tensor) -> torch.Tensor:
-    """Pads the table with zero rows to a multiple of 8: products over GPT-2's 50,257 run at a fifth of the rate."""
+    """Pads the table with zero rows to a multiple of 8; GPT-2's 50,257 rows run at a fifth of the rate."""
     missing = -len(table) % 8
     return F.pad(table, (0, 0, 0, missing)) if missing else table
 
@@ -211,7 +209,7 @@ _Part = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]
 def _of_labels(
     part: _Part, logits: torch.Tensor, labels: torch.Tensor, *, has_ignored: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the summed loss of the rows with a label, and its gradient; `part` returns each row's."""
+    """Returns the summed loss of the rows with a label, and its gradient; `part` computes both for each row."""
     losses, gradient = part(logits, labels.clamp(min=0) if has_ignored else labels)
     if has_ignored:
         has_label = labels != IGNORED
@@ -220,7 +218,7 @@ def _of_labels(
 
 
 def _part(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns each row's loss in fp32, and its gradient by the logits in their own type, of [rows, vocab] logits."""
+    """Returns each row's loss in fp32, and its gradient by the logits [rows, vocab] in their type."""
     gradient = F.log_softmax(logits, dim=-1, dtype=torch.float32)
     loss = F.nll_loss(gradient, labels, reduction="none")
     gradient = gradient.exp_()
@@ -229,7 +227,9 @@ def _part(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, tor
 
 
 def _fused_part(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Computes `_part` without writes in place: a compiler makes one pass for the sums and one for the gradient."""
+    """Computes `_part` without in-place writes, so that a compiler makes one pass for the sums and one for the
+    gradient.
+    """
     wide = logits.float()
     log_sum = wide.logsumexp(dim=-1, keepdim=True)
     loss = log_sum.squeeze(-1) - wide.gather(1, labels[:, None]).squeeze(-1)
@@ -247,7 +247,7 @@ def _compiled_part(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Te
 
 
 def _quack_part(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Computes `_part` in place of the logits: the kernel holds a row in shared memory, so that one pass reads it."""
+    """Computes `_part` and overwrites the logits; the kernel keeps a row in shared memory, so it reads it once."""
     from quack.cross_entropy import cross_entropy_fwd  # pyright: ignore[reportMissingImports]
 
     return cross_entropy_fwd(logits, labels, return_dx=True, inplace_backward=True)
@@ -256,9 +256,9 @@ def _quack_part(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tenso
 def _split_part(
     logits: torch.Tensor, labels: torch.Tensor, *, rows: range, group: Any, compiled: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Computes `_part` for `logits` of this rank's `rows` of the vocabulary, columns of padding after them."""
+    """Computes `_part` for `logits` of this rank's `rows` of the vocabulary, followed by padding columns."""
     sums_of, gradient_of = _compiled_split() if compiled else (_split_sums, _split_gradient)
-    # Padding is no label's: those of the next ranks would fall on it.
+    # Labels of other ranks' rows become -1; otherwise they could fall on padding columns.
     labels = torch.where((labels >= rows.start) & (labels < rows.stop), labels - rows.start, -1)
     largest = logits.amax(dim=-1).float()
     reduce_in_place(largest, group, dist.ReduceOp.MAX)
@@ -268,8 +268,8 @@ def _split_part(
 
 
 def _split_sums(logits: torch.Tensor, labels: torch.Tensor, largest: torch.Tensor) -> torch.Tensor:
-    """Returns [2, rows]: sums of exponentials, and the logits at the labels; 0 where a label is -1, another rank's."""
-    wide = logits - largest[:, None]  # in fp32, as the largest is
+    """Returns [2, rows]: sums of exponentials, and the logits at the labels, 0 for labels of other ranks (-1)."""
+    wide = logits - largest[:, None]  # in fp32, the type of `largest`
     is_local = labels >= 0
     at_label = wide.gather(1, torch.where(is_local, labels, 0)[:, None]).squeeze(-1)
     return torch.stack((wide.exp_().sum(dim=-1), torch.where(is_local, at_label, 0.0)))
@@ -287,7 +287,7 @@ def _split_gradient(
 def _fused_split_gradient(
     logits: torch.Tensor, labels: torch.Tensor, largest: torch.Tensor, sums: torch.Tensor
 ) -> torch.Tensor:
-    """Computes `_split_gradient` without a scatter: a compiler makes one pass of it."""
+    """Computes `_split_gradient` without a scatter, so that a compiler makes one pass of it."""
     at_label = torch.arange(logits.shape[-1], device=logits.device) == labels[:, None]
     return ((logits - largest[:, None]).exp() / sums[:, None] - at_label.float()).to(logits.dtype)
 
@@ -298,7 +298,7 @@ def _compiled_split() -> Any:
 
 
 class _SplitCrossEntropy(torch.autograd.Function):
-    """Mean cross-entropy of logits [rows, part of the vocabulary]; the gradient is made in the forward pass."""
+    """Mean cross-entropy of logits [rows, part of the vocabulary]; the forward pass computes the gradient."""
 
     @staticmethod
     def forward(
@@ -320,15 +320,14 @@ class _SplitCrossEntropy(torch.autograd.Function):
 def _split_loss(
     logits: torch.Tensor, labels: torch.Tensor, first_row: int, group: Any, num_labels: torch.Tensor | None
 ) -> torch.Tensor:
-    """Computes `causal_lm_loss` where no rank holds all logits."""
+    """Computes `causal_lm_loss` if no rank holds all logits."""
     apply: Any = _SplitCrossEntropy.apply
     return apply(logits.flatten(0, 1), labels.flatten(), first_row, group, num_labels)
 
 
 def _add_product_fp32(total: torch.Tensor | None, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Returns `total`, with `left @ right` added in place in fp32, or the product alone.
-
-    CUDA's 16-bit products add to fp32 as they are written out, a CPU's are rounded to 16 bits before.
+    """Returns `total` with `left @ right` added in place in fp32, or the product alone. CUDA's 16-bit products add to
+    fp32 directly; a CPU's are rounded to 16 bits first.
     """
     if left.is_cuda and left.dtype != torch.float32:
         wide: Any = {"out_dtype": torch.float32}
@@ -338,7 +337,7 @@ def _add_product_fp32(total: torch.Tensor | None, left: torch.Tensor, right: tor
 
 
 def whole_sequences(tokens: torch.Tensor) -> Inputs:
-    """Returns tokens, the labels that follow them, and no further arguments, of [micro_batch, seq_len + 1] tokens."""
+    """Returns tokens and the labels that follow them, from tokens [micro_batch, seq_len + 1]."""
     return Inputs(tokens=tokens[:, :-1], labels=tokens[:, 1:], arguments={})
 
 
@@ -348,9 +347,8 @@ def loss_of(
     tokens: torch.Tensor,
     inputs: Callable[[torch.Tensor], Inputs] = whole_sequences,
 ) -> torch.Tensor:
-    """Returns `module`'s mean loss of int64 [micro_batch, seq_len + 1] tokens with its `head`; frees the logits.
-
-    `inputs` takes what this rank computes out of the tokens.
+    """Returns `module`'s mean loss of int64 tokens [micro_batch, seq_len + 1] with its `head`; frees the logits.
+    `inputs` extracts this rank's inputs from the tokens.
     """
     prepared = inputs(tokens)
     if not isinstance(head, LossHead):
@@ -362,7 +360,7 @@ def loss_of(
 
 
 def run_blocks(module: Callable[..., Any], head: nn.Module, prepared: Inputs) -> None:
-    """Runs `module` up to its `head`, which gives back what it takes."""
+    """Runs `module` without its `head`, which returns its input meanwhile."""
     head.forward = lambda input: input
     try:
         module(prepared.tokens, **prepared.arguments)
@@ -371,5 +369,4 @@ def run_blocks(module: Callable[..., Any], head: nn.Module, prepared: Inputs) ->
 
 
 def loss_in_effect(head: nn.Module) -> Loss:
-    """Returns the kind of loss that this head computes."""
     return head.kind if isinstance(head, LossHead) else "plain"

@@ -1,11 +1,11 @@
-"""The feed-forward block with GELU inside its products, by kernels of quack-kernels for GPUs of Hopper and later.
+"""The feed-forward block with GELU inside its products, by quack-kernels for GPUs of Hopper and later.
 
 Forward, the first product writes its result and the result's GELU. Backward, the gradient by the second product's input
-is multiplied with GELU's slope as it is written, and GELU of the saved result is written beside it. So two passes over
-values of inner width are left out, and one tensor of that width is kept.
+is multiplied by GELU's derivative while it is written, and the GELU of the saved result is written beside it. So two
+passes over values of inner width are saved, and only one tensor of that width is kept.
 
-GELU is the one with a hyperbolic tangent. It is taken of the fp32 sums, which a block without these kernels rounds to
-16 bits first. On a CPU the same two operations are torch's: they serve tests, no layout chooses them there.
+GELU is the tanh approximation, applied to the fp32 sums, which a plain block first rounds to 16 bits. On a CPU the two
+operations use torch, for tests only; no layout chooses them there.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ _ACTIVATION = "gelu_tanh_approx"
 
 @torch.library.custom_op("layout::gelu_of_product", mutates_args=(), device_types="cuda")
 def gelu_of_product(rows: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns `rows` [tokens, hidden] @ `weight` [hidden, inner] + `bias` and its GELU, both [tokens, inner]."""
+    """Returns `rows` [tokens, hidden] @ `weight` [hidden, inner] + `bias`, and its GELU, both [tokens, inner]."""
     from quack.gemm_interface import gemm_act  # pyright: ignore[reportMissingImports]
 
     return gemm_act(rows, weight, bias=bias, activation=_ACTIVATION, tuned=False)
@@ -27,10 +27,10 @@ def gelu_of_product(rows: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor,
 
 @torch.library.custom_op("layout::gelu_gradient", mutates_args=(), device_types="cuda")
 def gelu_gradient(gradient: Tensor, weight: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the gradient by `before`, and the GELU of `before`, both [tokens, inner].
+    """Returns the gradient by `before` and the GELU of `before`, both [tokens, inner].
 
-    `gradient` [tokens, hidden] is that by the product of the GELU with a weight whose transpose is `weight` [hidden,
-    inner].
+    `gradient` [tokens, hidden] is the gradient by the second product; `weight` [hidden, inner] is the transpose of that
+    product's weight.
     """
     from quack.gemm_interface import gemm_dact  # pyright: ignore[reportMissingImports]
 
@@ -65,9 +65,8 @@ class FusedMlp:
 
 
 def gelu_mlp(hidden: Tensor, up: nn.Module, down: nn.Module) -> Tensor:
-    """Returns `down`'s product of the GELU of `up`'s product of `hidden` [batch, seq_len, hidden].
-
-    `up` and `down` are `nn.Linear`, or transformers' `Conv1D`, whose weights are transposed; both have a bias.
+    """Returns `down(GELU(up(hidden)))` for `hidden` [batch, seq_len, hidden]. `up` and `down` are `nn.Linear` or
+    transformers' `Conv1D` (transposed weights), both with a bias.
     """
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype

@@ -1,4 +1,4 @@
-"""The kernel that runs under scaled_dot_product_attention: torch chooses one of several by shapes, types and mask."""
+"""The kernel behind scaled_dot_product_attention, which torch chooses by shapes, types and mask."""
 
 from typing import Any
 
@@ -19,29 +19,28 @@ _NAMES = {
 
 
 def leave_out_wrong_kernels(recipe: Recipe, layout: Layout) -> None:
-    """Turns cuDNN's kernel off, or on again, in this process: with a mask over a length of which 128 leaves 64 its
-    gradient of the queries may be no number (https://github.com/pytorch/pytorch/issues/196678).
+    """Disables cuDNN's kernel in this process if it may be wrong, else enables it: with a mask and a length that is 64
+    modulo 128, its gradient of the queries may be NaN (https://github.com/pytorch/pytorch/issues/196678).
     """
     is_wrong = any(_masks(recipe, layout)) and recipe.seq_len % 128 == 64
     torch.backends.cuda.enable_cudnn_sdp(not is_wrong)
 
 
 def kernel_of(recipe: Recipe, layout: Layout, device: torch.device) -> str:
-    """Returns the kernel that torch's dispatcher chooses on `device` for one sequence of this rank, with a window
-    and of those without one where these differ ("efficient+flash"); empty where attention is not sdpa.
-
-    It runs the checks that `scaled_dot_product_attention` runs. On a CPU flex is sdpa.
+    """Returns the kernel that torch's dispatcher chooses on `device` for one sequence of this rank; for blocks with and
+    without a window both, if they differ ("efficient+flash"). Empty if attention is not sdpa. It runs the checks of
+    `scaled_dot_product_attention`. On a CPU flex counts as sdpa.
     """
     if layout.attention == "eager" or (layout.attention in FLEX and device.type != "cpu"):
         return ""
     try:
         return "+".join(sorted({_backend_of(recipe, layout, device, masked=mask) for mask in _masks(recipe, layout)}))
-    except torch.cuda.OutOfMemoryError:  # a figure without its kernel's name beats a lost figure
+    except torch.cuda.OutOfMemoryError:  # a measurement without the kernel's name is better than none
         return "unknown"
 
 
 def _masks(recipe: Recipe, layout: Layout) -> list[bool]:
-    """Returns whether sdpa gets a mask: in blocks with a window, where there are such, and in those without one."""
+    """Returns whether sdpa gets a mask: an entry for blocks with a window and one for blocks without, if they exist."""
     model, local = recipe.model, 0 < recipe.model.window < recipe.seq_len
     masked = model.position == "alibi" or layout.query_parts > 1 or recipe.attention_mask != "causal"
     return [True] * local + [masked] * (model.window_layers < model.num_layers)
@@ -50,7 +49,7 @@ def _masks(recipe: Recipe, layout: Layout) -> list[bool]:
 def _backend_of(recipe: Recipe, layout: Layout, device: torch.device, *, masked: bool) -> str:
     model, seq_len = recipe.model, recipe.seq_len
     num_queries = seq_len // layout.query_parts
-    width = layout.parts("width") * layout.parts("tokens") // layout.query_parts  # ranks that share out heads
+    width = layout.parts("width") * layout.parts("tokens") // layout.query_parts  # number of ranks that share out heads
     dtype = _TYPES.get(recipe.activation_precision, torch.float32)
 
     def random_heads(heads: int, length: int) -> torch.Tensor:
@@ -63,7 +62,7 @@ def _backend_of(recipe: Recipe, layout: Layout, device: torch.device, *, masked:
         kind = dtype if model.position == "alibi" else torch.bool
         mask = torch.empty((num_queries, seq_len), dtype=kind, device=device)
     grouped = model.num_kv_heads != model.num_heads
-    # What `scaled_dot_product_attention` itself calls; torch has no public name for it.
-    choose: Any = getattr(torch, "_fused_sdp_choice")  # noqa: B009  # private for a type checker
+    # The function that `scaled_dot_product_attention` itself calls; it has no public name.
+    choose: Any = getattr(torch, "_fused_sdp_choice")  # noqa: B009  # private to type checkers
     choice = choose(query, key, key, mask, 0.0, mask is None, scale=None, enable_gqa=grouped)
     return _NAMES.get(SDPBackend(choice), SDPBackend(choice).name.lower())

@@ -1,7 +1,7 @@
-"""Attention over whole sequences on ranks that each have a part of them: an all-to-all gives a rank some heads of all
-tokens, a second one gives its tokens back (DeepSpeed Ulysses, arXiv 2309.14509, section 3).
+"""Attention over whole sequences on ranks that each have a part of them. An all-to-all gives a rank some heads of all
+tokens, a second all-to-all returns its tokens (DeepSpeed Ulysses, arXiv 2309.14509, section 3).
 
-Ranks have consecutive parts of a sequence, so that what they exchange lies in its order and attention is plain.
+Ranks have consecutive parts of a sequence, so exchanged tensors are in sequence order and attention is plain.
 """
 
 from typing import Any
@@ -15,10 +15,8 @@ from trainers.distributed.collectives import all_to_all
 def whole_sequences(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, group: Any
 ) -> tuple[torch.Tensor, ...]:
-    """Returns queries, keys and values [batch, heads / ranks, length x ranks, width] out of this rank's [batch, heads,
-    length, width].
-
-    Where there are fewer key/value heads than ranks, each goes to all ranks whose queries attend to it, and its
+    """Returns queries, keys and values [batch, heads / ranks, length x ranks, width] from this rank's [batch, heads,
+    length, width]. If there are fewer key/value heads than ranks, each goes to all ranks whose queries use it, and its
     gradients are summed.
     """
     size = dist.get_world_size(group)
@@ -31,7 +29,7 @@ def whole_sequences(
 
 
 def own_tokens(out: torch.Tensor, group: Any) -> torch.Tensor:
-    """Returns attention's output [batch, length, heads, width] for this rank's tokens, out of that of its heads
+    """Returns attention's output [batch, length, heads, width] for this rank's tokens, from the output for its heads
     [batch, heads / ranks, length x ranks, width].
     """
     of_ranks = out.unflatten(2, (dist.get_world_size(group), -1)).permute(2, 0, 1, 3, 4)
@@ -39,5 +37,5 @@ def own_tokens(out: torch.Tensor, group: Any) -> torch.Tensor:
 
 
 def own_heads(of_heads: torch.Tensor, group: Any) -> torch.Tensor:
-    """Returns the values [heads / ranks] of the heads that this rank attends with, out of [heads]."""
+    """Returns this rank's heads [heads / ranks] of the values [heads]."""
     return of_heads.chunk(dist.get_world_size(group))[dist.get_rank(group)]

@@ -1,1 +1,1 @@
-"""The names of a step's parts: phases as an engine marks them, ranges and kinds in a profiler's trace."""
+"""Names of a step's parts: phases as an engine marks them, ranges and kinds in a profiler's trace."""

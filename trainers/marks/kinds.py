@@ -1,6 +1,6 @@
-"""Classifies a piece of a trace by the named range around it first, then by the names of operations and kernels.
+"""Classifies a piece of a trace, first by the named range around it, then by the names of operations and kernels.
 
-Names are those of torch 2.11 to 2.13 on CPUs, and of cuBLAS, CUTLASS, NCCL, FlashAttention and Inductor on CUDA.
+Names come from torch 2.11 to 2.13 on CPUs, and of cuBLAS, CUTLASS, NCCL, FlashAttention and Inductor on CUDA.
 """
 
 import functools
@@ -12,17 +12,16 @@ from trainers.records.sums import AXES, Axis, Kind
 
 
 def range_of(phase: StepPhase) -> str:
-    """Returns the name of the range in a trace for a phase of a step."""
     return f"layout: {phase}"
 
 
 MICRO_STEP, SCHEDULE, OPTIMIZER_STEP = (range_of(phase) for phase in StepPhase)
-"""Ranges that divide a step into its parts, as the engine marks them (`trainers/measuring/step_marks.py`)."""
+"""Ranges that divide a step into the phases that the engine marks (`trainers/measuring/step_marks.py`)."""
 LOSS, ATTENTION = "layout: loss", "layout: attention"
 """Ranges of modules outside compiled code, which has no ranges."""
 
 EXCHANGE = "layout: exchange over "
-"""Prefix of the range around a collective outside compiled code; its process group's description follows."""
+"""Prefix of the range around a collective outside compiled code; the process group's description follows."""
 
 _ALL_RANKS = "default_pg"
 """Torch's description of the default process group."""
@@ -41,21 +40,21 @@ _PRODUCT_KERNEL = re.compile(
     r"gemm|gemv|nvjet|cutlass|xmma|cublas|splitk|s\d+_tensorop|triton_tem_fused_\w*mm", re.IGNORECASE
 )
 _OPERATION = re.compile(r"(?!autograd::|torch::|c10d::|_c10d_functional::|profiler::)[a-z_][a-z0-9_]*::\w")
-"""Operations of a dispatcher's library, without those that only wait for others or enclose them."""
+"""Operations of a dispatcher's library, except operations that only wait for or enclose others."""
 
 
 def computes(operation: str) -> bool:
-    """Returns whether a CPU's operation is itself work, and not only a frame around work, a wait, or Python."""
+    """Returns whether a CPU's operation is work itself, and not a frame around work, a wait, or Python."""
     return _is_operation(operation) or operation.startswith(COMPILED)
 
 
 def kind_of(kernel: str, around: Sequence[str], *, forward: Sequence[str] = (), is_head: bool = False) -> Kind:
     """Returns the kind of a kernel, or of a piece of a CPU's operation.
 
-    `around` are the names of the ranges and operations that enclose its launch, the innermost last; `forward` are those
-    of the forward operation whose backward pass this is. `is_head` marks a product over the vocabulary.
+    `around` are the names of the ranges and operations that enclose its launch, innermost last. `forward` are the names
+    around the forward operation, if this is its backward pass. `is_head` marks a product over the vocabulary.
     """
-    # On a CPU a thread waits within the exchange's range while another one of gloo's communicates.
+    # On a CPU a thread waits within the exchange's range while a thread of gloo communicates.
     if _TALKS.search(kernel) or any(name.startswith(("gloo:", EXCHANGE)) for name in around):
         return "communication"
     implied = {_kind_by_name(name) for name in (kernel, *around)}
@@ -74,27 +73,27 @@ def kind_of(kernel: str, around: Sequence[str], *, forward: Sequence[str] = (), 
 
 
 def axis_of(kernel: str, around: Sequence[str], description: str, default: str) -> Axis:
-    """Returns the mesh axis along which a piece of communication goes.
+    """Returns the mesh axis of a piece of communication.
 
-    `description` is that of its process group in the trace, "" if there is none: then the innermost range that names an
-    exchange decides. `default` describes the default process group, of all ranks; if that is "cp", the group carries
-    gradients and shards too, and only a range identifies the exchange of attention. Transfers between two ranks of no
-    other axis belong to a pipeline, everything else to data parallelism: gradients, shards, norms over several axes.
+    `description` is its process group's in the trace; if it is "", the innermost range that names an exchange decides.
+    `default` describes the default process group of all ranks; if it is "cp", the group carries gradients and shards
+    too, and only a range identifies attention's exchange. Other transfers between two ranks belong to a pipeline,
+    everything else to data parallelism: gradients, shards, norms over several axes.
     """
     name_from_range = next((name.removeprefix(EXCHANGE) for name in reversed(around) if name.startswith(EXCHANGE)), "")
     group = name_from_range if description in ("", _ALL_RANKS) and name_from_range else description
     if group == _ALL_RANKS:
         group = default if name_from_range or default != "cp" else "dp"
     axis = dict(zip(map(str, AXES), AXES, strict=True)).get(group, "dp")
-    # NCCL's all-to-all of experts' rows is a kernel that sends and receives, as a pipeline's is.
+    # NCCL's all-to-all of experts' rows is a send/recv kernel, as a pipeline's transfers are.
     if axis == "dp" and (_SENDS.search(kernel) or any(_SENDS.search(name) for name in around)):
         return "pp"
     return axis
 
 
-@functools.cache  # a trace has few names, each of them a thousand times
+@functools.cache  # a trace has few names, each a thousand times
 def _kind_by_name(name: str) -> Kind | None:
-    """Returns the kind that a name implies for everything it encloses; None for most names."""
+    """Returns the kind that a name implies for everything inside its range; None for most names."""
     kinds: dict[Kind, re.Pattern[str]] = {"optimizer": _OPTIMIZES, "loss": _LOSES, "attention": _ATTENDS}
     return next((kind for kind, pattern in kinds.items() if pattern.search(name)), None)
 
@@ -105,5 +104,5 @@ def _is_operation(name: str) -> bool:
 
 
 def is_product(operation: str) -> bool:
-    """Returns whether an operation is a plain (not a batched) matrix product."""
+    """Returns whether an operation is a plain (not batched) matrix product."""
     return _MULTIPLIES.fullmatch(operation) is not None

@@ -1,6 +1,5 @@
-"""Names parts of the code in a profiler's trace. Without profiling, which is nearly always, they do nothing.
-
-Torch's own `record_function` costs microseconds a call whether a profiler runs or not.
+"""Names parts of the code in a profiler's trace; does nothing without a profiler, because torch's `record_function`
+costs microseconds a call in any case.
 """
 
 import contextlib
@@ -19,22 +18,22 @@ _naming = False
 
 
 def named(name: str) -> AbstractContextManager[Any]:
-    """Returns a context that appears in the trace as `name`; it does nothing outside `naming`."""
+    """Returns a context that appears in the trace as `name`; does nothing outside `naming`."""
     return record_function(name) if _naming else _NOTHING
 
 
 def exchanging(group: Any, axis: str = "") -> AbstractContextManager[Any]:
-    """Returns a context that names the collectives of a process group in the trace, by `axis` where the group serves
-    other axes too; it does nothing outside `naming` or in compiled code.
+    """Returns a context that names a process group's collectives in the trace, by `axis` if the group serves several
+    axes; does nothing outside `naming` or in compiled code.
     """
     if torch.compiler.is_compiling():
-        return contextlib.nullcontext()  # the compiler knows this one, and is not to guard on `_naming`
+        return contextlib.nullcontext()  # the compiler supports this one and must not guard on `_naming`
     return record_function(f"{EXCHANGE}{axis or group.group_desc}") if _naming else _NOTHING
 
 
 @contextlib.contextmanager
 def naming(modules: Iterator[tuple[str, nn.Module]]) -> Generator[None]:
-    """Turns `named` on, and names every forward pass of `modules`, each given with its name."""
+    """Turns `named` on, and names every forward pass of `modules`, given as (name, module)."""
     global _naming
     with ExitStack() as hooks:
         for name, module in modules:
@@ -56,6 +55,6 @@ def _name_forward(name: str, module: nn.Module, hooks: ExitStack) -> None:
     def leave(*_: Any) -> None:
         open_ranges.pop().__exit__(None, None, None)
 
-    # Always: a checkpoint that has computed enough again leaves a forward pass by an exception.
+    # `always_call`, because a checkpoint that has recomputed enough leaves the forward pass by an exception.
     for handle in (module.register_forward_pre_hook(enter), module.register_forward_hook(leave, always_call=True)):
         hooks.callback(handle.remove)

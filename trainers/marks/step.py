@@ -1,4 +1,4 @@
-"""One optimizer step as an engine runs it: its input, its marks, its result."""
+"""One optimizer step as an engine runs it: its phases, its marks, its result."""
 
 import dataclasses
 import enum
@@ -14,16 +14,16 @@ class StepPhase(enum.StrEnum):
     MICRO_STEP = "micro-step"
     """Forward and backward pass of one micro-batch."""
     SCHEDULE = "schedule"
-    """All micro-batches of the step, for an engine that interleaves them."""
+    """All micro-batches of the step, in an engine that interleaves them."""
     OPTIMIZER_STEP = "optimizer step"
     """Clipping, the optimizer, clearing of gradients."""
 
 
 class Marks(Protocol):
-    """Records where a step is. An engine calls it on the host; nothing waits for the device."""
+    """Records the progress of a step. An engine calls it on the host; it never waits for the device."""
 
     def begin(self, phase: StepPhase) -> None:
-        """Marks that `phase` begins, and that the phase before it, if any, is over."""
+        """Marks that `phase` begins and that the previous one, if any, has ended."""
         ...
 
 
@@ -36,17 +36,15 @@ class Unmarked:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class StepResult:
-    """The result of one optimizer step on one rank. Tensors are 0-dim and on the device: reading one waits for the
-    step.
-    """
+    """The result of an optimizer step on one rank. Tensors are 0-dim on the device; reading one waits for the step."""
 
     loss_sum: "torch.Tensor"
     """Sum of the loss over `num_tokens` predicted tokens, detached, fp32; 0 on a rank that computes no loss."""
     num_tokens: "torch.Tensor"
-    """Predicted tokens in `loss_sum`, int64; 0 on a rank that computes no loss."""
+    """Number of predicted tokens in `loss_sum`, int64; 0 on a rank that computes no loss."""
     grad_norm: "torch.Tensor"
-    """Global gradient norm before clipping, fp32, the same on every rank."""
+    """Global gradient norm before clipping, fp32, equal on every rank."""
     phases: tuple[StepPhase, ...]
     """The phases in the order in which the engine marked them."""
     num_labels: "torch.Tensor | None" = None
-    """Tokens of the global batch that have a loss, int64, the same on every rank; None where all have."""
+    """Number of tokens of the global batch with a loss, int64, equal on every rank; None if all tokens have one."""

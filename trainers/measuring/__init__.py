@@ -1,1 +1,1 @@
-"""Measures a batch point on one rank: windows, clocks, memory, and the figures made from them."""
+"""Measures a batch point on one rank: timed windows, device clocks, memory, and the figures computed from them."""

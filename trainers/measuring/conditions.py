@@ -1,4 +1,4 @@
-"""Records the conditions of a figure: device, versions, and the environment variables that matter."""
+"""Records the conditions of a measurement: device, versions, and environment variables that affect it."""
 
 import importlib.metadata
 import os
@@ -33,14 +33,13 @@ _PREFIXES = (
 def conditions_of(
     recipe: Recipe, layout: Layout, cluster: Cluster, commit: str, *, engine_lacks: tuple[str, ...] = ()
 ) -> Conditions:
-    """Returns the conditions of this process, which trains `recipe` on `layout`, on `cluster`."""
     versions = {"python": ".".join(map(str, sys.version_info[:3]))}
     for package in (*_PACKAGES, *packages_of(recipe, layout)):
         versions[package] = importlib.metadata.version(package)
     if torch.cuda.is_available():
         versions["cuda"] = str(torch.version.cuda)
         versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
-        # As loaded: a system's cuDNN on LD_LIBRARY_PATH takes the place of torch's own.
+        # The loaded version: a system's cuDNN on LD_LIBRARY_PATH replaces torch's own.
         versions["cudnn"] = str(torch.backends.cudnn.version())
         versions["driver"] = _driver()
     return Conditions(
@@ -56,7 +55,7 @@ def conditions_of(
 
 
 def environment() -> dict[str, str]:
-    """Returns this process's settings that figures depend on."""
+    """Returns this process's environment variables that affect measurements."""
     return {name: value for name, value in sorted(os.environ.items()) if name.startswith(_PREFIXES)}
 
 
@@ -66,5 +65,5 @@ def _driver() -> str:
 
         pynvml.nvmlInit()
         return str(pynvml.nvmlSystemGetDriverVersion())
-    except Exception:  # a figure without its driver version beats a lost figure
+    except Exception:  # a measurement without the driver's version is better than none
         return "unknown"

@@ -1,4 +1,4 @@
-"""The differences between a GPU and a CPU worker: clock, memory counters, memory cap."""
+"""Device-specific instruments for a GPU and for a CPU worker: clock, memory counters, memory cap."""
 
 import dataclasses
 import math
@@ -19,10 +19,10 @@ _LIBRARY_REFUSED = re.compile(r"out of memory|_ALLOC_FAILED")
 
 
 class DeviceClock(Protocol):
-    """Marks moments in the device's own order of work."""
+    """Records moments in the device's order of work."""
 
     def mark(self) -> None:
-        """Marks a moment without waiting for the device."""
+        """Records a moment without waiting for the device."""
         ...
 
     def finish(self) -> list[float]:
@@ -32,61 +32,58 @@ class DeviceClock(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class AllocatorPeak:
-    """The most that a device's allocator had, in GiB."""
+    """Peak memory of a device's allocator, in GiB."""
 
     allocated_gib: float
     reserved_gib: float
 
 
 class Meter(Protocol):
-    """Memory of one worker's device. Sizes are in GiB, without what was there before `start`."""
+    """Memory of one worker's device. Sizes are in GiB and exclude memory held before `start`."""
 
     total_gib: float
-    """Memory of the device."""
+    """Total memory of the device."""
 
     def start(self, cap_gib: float | None, *, held_gib: float | None = None) -> None:
-        """Sets the base line, the cap and what a GPU's allocator may hold below it; call once, after imports and before
-        the model.
+        """Sets the baseline and the cap of the device's memory, and the most that a GPU's allocator may hold
+        (`held_gib`). Call it once, after imports and before the model is built.
         """
         ...
 
     def limit_gib(self) -> float:
-        """Returns what this worker's allocator may hold: cap or device, less what the device holds outside it."""
+        """Returns how much this worker's allocator may hold: the cap or the device's memory, less `outside_gib`."""
         ...
 
     def outside_gib(self) -> float:
-        """Returns what the device holds outside the allocator: context, libraries, other processes."""
+        """Returns the device's memory held outside the allocator: by the context, libraries and other processes."""
         ...
 
     def reset_peak(self) -> None:
-        """Starts a new peak, of one part."""
+        """Discards earlier peaks and starts a first part."""
         ...
 
     def begin_part(self) -> None:
-        """Begins another part of the peak. May be called anywhere in a step."""
+        """Starts another part of the peak; may be called anywhere in a step."""
         ...
 
     def peaks(self) -> list[AllocatorPeak]:
-        """Returns the peak of each part since `reset_peak`; on a CPU up to the first call, which ends the counting. A
-        window without `reset_peak` has what it had before.
+        """Returns the peak of each part since `reset_peak`. On a CPU the first call ends the counting. Without
+        `reset_peak`, the earlier peak is included.
         """
         ...
 
     def enforce_cap(self, part: int) -> None:
-        """Raises `torch.OutOfMemoryError` where that part of the peak was above the cap.
-
-        A GPU's allocator refuses by itself.
+        """Raises `torch.OutOfMemoryError` if the peak of that part exceeded the cap; does nothing on a GPU, whose
+        allocator enforces the cap itself.
         """
         ...
 
     def alloc_retries(self) -> int:
-        """Returns how often so far the allocator released memory and tried again."""
+        """Returns how often the allocator has released cached memory and tried again, so far."""
         ...
 
     def out_of_memory(self, error: BaseException) -> dict[str, float | None] | None:
-        """Returns the sizes of an allocation that failed (asked, allocated, reserved), None where `error` is something
-        else.
-        """
+        """Returns the sizes of a failed allocation (asked, allocated, reserved), None if `error` has another cause."""
         ...
 
     def release(self) -> None:
@@ -95,7 +92,7 @@ class Meter(Protocol):
 
 
 class CudaClock:
-    """CUDA events on the current stream."""
+    """Measures by CUDA events on the current stream."""
 
     def __init__(self) -> None:
         self._events: list[Any] = []
@@ -112,7 +109,7 @@ class CudaClock:
 
 
 class CpuClock:
-    """The host's clock: on a CPU the work is done when the call returns."""
+    """Measures by the host's clock, because CPU work is done when a call returns."""
 
     def __init__(self) -> None:
         self._moments: list[float] = []
@@ -125,7 +122,9 @@ class CpuClock:
 
 
 class CudaMeter:
-    """torch's caching allocator on the current device. Its counters move in host order, so reading costs no sync."""
+    """Reads torch's caching allocator on the current device. Its counters change in host order, so reading them needs
+    no synchronisation.
+    """
 
     def __init__(self) -> None:
         self.total_gib = torch.cuda.mem_get_info()[1] / GIB
@@ -181,8 +180,8 @@ class CudaMeter:
         }
 
     def _refused_to_library(self, error: BaseException) -> bool:
-        """Returns whether the driver had no memory left for cuBLAS, NCCL or a kernel, by its messages on a full
-        device.
+        """Returns whether `error` is the message of cuBLAS, NCCL or a kernel that got no memory from the driver, on a
+        full device.
         """
         if not isinstance(error, RuntimeError) or not _LIBRARY_REFUSED.search(str(error)):
             return False
@@ -194,22 +193,22 @@ class CudaMeter:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class CountedPart:
-    """The counted allocations of a part of a step."""
+    """The counted allocations in one part of a step."""
 
     peak_gib: float
     refused: Allocation | None
-    """The first allocation that was above the cap."""
+    """The first allocation that exceeded the cap."""
 
 
 class CpuMeter:
-    """Bytes of this process's tensors, as a GPU's allocator counts them. Nothing is reserved beyond these.
+    """Counts the bytes of this process's tensors, as a GPU's allocator does. Reserved memory equals allocated memory.
 
-    These bytes are the same in every run, unlike resident pages: in one step the heap held 331 to 358 MiB. They are
-    counted between `reset_peak` and `peaks`. Under a cap a step that held more is out of memory:
-    `enforce_cap` raises what a GPU's allocator would have raised within the step. What would exhaust the node really
-    fails: RLIMIT_DATA allows this process no more than its share of the node.
+    These bytes are the same in every run, unlike resident pages, which varied from 331 to 358 MiB for one step. They
+    are counted between `reset_peak` and `peaks`. A step that exceeded the cap finishes first; then `enforce_cap` raises
+    the error that a GPU's allocator would have raised within the step. A step that would exhaust the node fails at
+    once, because RLIMIT_DATA limits the process to its share of the node.
 
-    Without `reset_peak`, as in training, nothing is counted, and the peak is what the resident pages grew by.
+    Without `reset_peak`, as in training, nothing is counted; the peak is then the growth of resident pages.
     """
 
     def __init__(self, share_gib: float) -> None:
@@ -219,7 +218,7 @@ class CpuMeter:
         self._base_bytes = 0
         self._base_resident_bytes = 0
         self._parts: list[CountedPart] = []
-        """The parts of the last counting; empty before the first."""
+        """Parts of the last counting; empty before the first one."""
 
     def start(self, cap_gib: float | None, *, held_gib: float | None = None) -> None:
         self._base_bytes = self._tensors.now()
@@ -279,11 +278,11 @@ class CpuMeter:
         requested = requested_bytes(error) if isinstance(error, RuntimeError) else None
         if requested is None:
             return None
-        # That it would fit by now says nothing: what the failed step held is given back on the way here.
+        # Whether the request would fit now proves nothing, because the failed step has released its memory meanwhile.
         return {**sizes, "asked_gib": requested / GIB} if limited or requested > self.total_gib * GIB else None
 
     def release(self) -> None:
-        self.peaks()  # ends the counting, too
+        self.peaks()  # also ends the counting
         self._cap_gib = None
         hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
         resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))

@@ -1,4 +1,4 @@
-"""Computes a rung's measurement from the ranks' windows. Pure, the same on every rank."""
+"""Computes a batch point's measurement from the ranks' windows; pure, so every rank gets the same result."""
 
 import dataclasses
 import math
@@ -17,19 +17,23 @@ from trainers.spec.batch import BatchPoint
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Shorter:
-    """Steps of fewer micro-steps, timed beside a window's own; the slope between both is the time of a micro-step."""
+    """Steps with fewer micro-steps, timed beside a window's own steps. The slope between both is the time of a
+    micro-step.
+    """
 
     accum: int
-    """Micro-steps of each step."""
+    """Number of micro-steps of each step."""
     total_s: float
-    """Seconds of a step, on the slowest rank."""
+    """Seconds of a step on the slowest rank."""
     schedule_s: float
-    """Seconds of a step without its optimizer step."""
+    """Seconds of a step without the optimizer's part."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class TimedWindow:
-    """One timed window on its slowest rank. Seconds of a step, by part; parts of micro-steps are None in a schedule."""
+    """A timed window on its slowest rank. All times are seconds per step; times of micro-steps are None if a schedule
+    interleaves them.
+    """
 
     total_s: float
     first_micro_s: float | None
@@ -37,31 +41,31 @@ class TimedWindow:
     last_micro_s: float | None
     optimizer_s: float
     schedule_s: float = 0.0
-    """Seconds of everything before the optimizer step."""
+    """Seconds of everything before the optimizer's part of a step."""
     shorter: Shorter | None = None
-    """Shorter steps of a pipeline, where its own accumulation is too long to be timed, or for its bubble."""
+    """Steps with fewer micro-steps, for a pipeline whose full accumulation is too long to be timed, and for its bubble.
+    """
     sampled: tuple[Sampled | None, ...] = ()
     """Samples of each rank's device."""
     hosts: tuple[HostSampled | None, ...] = ()
     """Samples of each rank's node."""
 
     def full_s(self, batch: BatchPoint, accum: int) -> float:
-        """Returns the seconds of a step at the batch point's own accumulation, where `accum` micro-steps were timed."""
+        """Returns the seconds of a step at the batch point's accumulation, from timed steps of `accum` micro-steps."""
         if accum == batch.grad_accum:
             return self.total_s
         if self.shorter is not None:
             slope_s = (self.total_s - self.shorter.total_s) / (accum - self.shorter.accum)
             return self.total_s + slope_s * (batch.grad_accum - accum)
-        # A schedule is timed whole.
+        # A schedule whose micro-steps are not marked is timed at its full accumulation.
         assert self.first_micro_s is not None and self.middle_micro_s is not None and self.last_micro_s is not None
         return step_time_s(
             batch.grad_accum, self.first_micro_s, self.middle_micro_s, self.last_micro_s, self.optimizer_s
         )
 
     def bubble(self, batch: BatchPoint, accum: int) -> float | None:
-        """Returns the share of the schedule at the batch point's own accumulation in which a stage waits: all that does
-        not grow with the number of micro-steps, including the exchange of gradients at its end. None where only one
-        accumulation was timed.
+        """Returns the pipeline bubble: the share of a schedule that does not grow with the number of micro-steps, at
+        the batch point's accumulation. It includes the exchange of gradients. None if only one accumulation was timed.
         """
         if self.shorter is None:
             return None
@@ -72,24 +76,24 @@ class TimedWindow:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Timed:
-    """All timings of a rung."""
+    """All timings of a batch point."""
 
     windows: Sequence[TimedWindow]
     void: Sequence[str]
-    """Reasons of the windows that were discarded."""
+    """Reason of each discarded window."""
     retries: int
-    """Allocator retries in the windows, over all ranks."""
+    """Number of allocator retries in the windows, summed over ranks."""
     slow: str = ""
-    """Reason why no further window was timed: the rung cannot reach the incumbent; empty where all were."""
+    """Reason why timing stopped early: the batch point cannot reach the incumbent. Empty otherwise."""
 
 
 def judge(
     timed: Timed, losses: Sequence[float], memory: Sequence[Mapping[str, float]], min_windows: int
 ) -> tuple[Outcome, str]:
-    """Returns the rung's outcome and why.
+    """Returns the batch point's outcome and its reason.
 
-    `memory` holds each rank's "reserved", "outside" and "limit", in GiB. A gradient norm that is not finite says
-    nothing: an fp16 loss scaler leaves such steps out and goes on.
+    `memory` holds each rank's "reserved", "outside" and "limit", in GiB. Gradient norms that are not finite are
+    ignored, because an fp16 loss scaler skips such steps and continues.
     """
     if not all(math.isfinite(loss) for loss in losses):
         first = next(i for i, loss in enumerate(losses) if not math.isfinite(loss))
@@ -116,8 +120,8 @@ def speed_fields(
     *,
     counts_flops: bool = True,
 ) -> Any:
-    """Returns times and throughput of a rung as fields of its measurement; `peak` is the measured matmul peak in
-    TFLOP/s. FLOPs are those of the recipe's model, and are counted only where that is what trains.
+    """Returns times and throughput of a batch point as fields of its measurement. `peak` is the measured matmul peak in
+    TFLOP/s; the FLOPs of the recipe's model are left out without `counts_flops`.
     """
     recipe, datasheet = job.recipe, job.datasheet_peak_tflops
     full = [window.full_s(batch, accum) for window in windows]
@@ -154,8 +158,8 @@ def speed_fields(
 
 
 def memory_fields(memory: Sequence[Mapping[str, float]]) -> Any:
-    """Returns the memory peaks of a rung as fields of its measurement: the largest rank's, with the rank. Sizes in
-    GiB.
+    """Returns the memory peaks (GiB) of a batch point as fields of its measurement: the largest rank's, with its
+    number.
     """
     worst = max(range(len(memory)), key=lambda rank: max(memory[rank]["forward_backward"], memory[rank]["optimizer"]))
     peaks = memory[worst]
@@ -170,7 +174,7 @@ def memory_fields(memory: Sequence[Mapping[str, float]]) -> Any:
 
 
 def device_fields(windows: Sequence[TimedWindow]) -> Any:
-    """Returns the devices' state as fields of a measurement; empty where nothing was recorded."""
+    """Returns the devices' state as fields of a measurement; empty if nothing was sampled."""
     by_rank = [
         [sample for sample in rank if sample is not None] for rank in zip(*(w.sampled for w in windows), strict=True)
     ]
@@ -196,7 +200,7 @@ def device_fields(windows: Sequence[TimedWindow]) -> Any:
 
 
 def quartiles(values: Sequence[float]) -> tuple[float | None, float | None]:
-    """Returns the first and third quartile, within the range of the values."""
+    """Returns the first and third quartile, within the range of the values; None for each if there are no values."""
     if len(values) < 2:
         return (values[0], values[0]) if values else (None, None)
     low, _, high = statistics.quantiles(values, n=4, method="inclusive")

@@ -1,4 +1,4 @@
-"""Records the curves of the numerics gate: a layout's first optimizer steps in a trial."""
+"""Records the curves of the numerics gate: the first optimizer steps of a layout."""
 
 import dataclasses
 
@@ -14,12 +14,11 @@ from trainers.spec.batch import BatchPoint
 
 
 def curves_of(context: RunContext, engine: Stepper, gate: GateSize, batch: BatchPoint) -> GateCurves:
-    """Runs the gate's steps on its own stream from the initial weights, with learned routing; see `gate_steps.run`.
-
-    The engine then has the recipe's learning rate again.
+    """Runs the gate's steps on a stream of its own from the initial weights, with learned routing (see
+    `gate_steps.run`), and restores the engine's learning rate.
 
     Raises:
-        MissingAbilityError: it has no training state.
+        MissingAbilityError: the engine has no training state.
     """
     job, engine = context.job, require(engine, HasTrainingState, "the numerics gate")
     recipe = dataclasses.replace(job.recipe.of_batch(gate.sequences), data=data.STREAM)
@@ -27,7 +26,7 @@ def curves_of(context: RunContext, engine: Stepper, gate: GateSize, batch: Batch
 
     def step(number: int) -> tuple[float, float, float]:
         result = runner.numbered(number)
-        context.watchdog.beat("gate", allowed_s=job.first_step_s)  # sketches follow
+        context.watchdog.beat("gate", allowed_s=job.first_step_s)  # sketches take time after the step
         return result
 
     context.watchdog.beat("gate", allowed_s=job.first_step_s)

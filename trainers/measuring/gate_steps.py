@@ -1,9 +1,9 @@
-"""The numerics gate's steps on one engine: losses, norms, sketches of gradients, and whether each weight was stepped as
-AdamW steps it.
+"""Runs the numerics gate's steps on one engine: losses, norms, sketches of gradients, and a check of the AdamW update
+of each weight.
 
-The optimizer's first moment has the gradients of a step by canonical name, clipped, summed and averaged as this engine
-does it, whatever holds them: from one step to the next it changes to beta1 times itself plus (1 - beta1) times them,
-and sketches are linear.
+Gradients are read from the optimizer's first moment m, which every engine has by canonical name, after clipping,
+summation and averaging: each step sets m to beta1 * m + (1 - beta1) * gradient. Sketches are linear, so a gradient's
+sketch follows from the sketches of two moments.
 """
 
 import base64
@@ -23,18 +23,21 @@ from trainers.records.journal import ROUNDED, GateSketch
 from trainers.spec.recipe import Recipe
 
 _SKETCHED_STEPS = 2
-"""The first steps, whose gradients are sketched: what an engine does from its second step on (replayed graphs,
-gradients that were not cleared) shows in the second."""
+"""Number of first steps whose gradients are sketched. The second shows faults that begin there, such as replayed graphs
+and gradients that were not cleared.
+"""
 _MOST_SKIPPED = 30
-"""Steps that fp16 may skip until its loss scale, halved each time, fits."""
+"""Largest number of steps that fp16 may skip until its loss scale, halved each time, fits."""
 _SEEN_RATE = {"fp32": 1e-4, "bf16": 2e-3}
-"""Least learning rate of the last step by the states' type: a smaller step would be lost in the weights' rounding."""
+"""Least learning rate of the last step by the states' type; the effect of a smaller step would vanish in the rounding
+of weights.
+"""
 _ROUNDING = {"fp32": 2.0**-24, "bf16": 2.0**-9}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class GateSteps:
-    """The results of the gate's steps on one engine, under the names of `GateCurves`."""
+    """The results of the gate's steps on one engine; fields as in `GateCurves`."""
 
     losses: tuple[float, ...]
     grad_norms: tuple[float, ...]
@@ -56,13 +59,13 @@ def run(
     step: Callable[[int], tuple[float, float, float]],
     is_reference: bool = False,
 ) -> GateSteps:
-    """Runs the gate's steps from sharpened first weights, which it takes back at the end; a collective.
+    """Runs the gate's steps from sharpened initial weights and restores them afterwards; a collective.
 
-    `step` runs the step of that number (the same number again where fp16 skipped it) and returns its mean loss over
-    ranks, its gradient norm and its seconds. The learning rate stays small, so that rounding is not multiplied, until
-    the last step; after it the engine has the recipe's. The last step leaves the weights a step from their first
-    values. A reference has the first step's gradients once more, from weights that are rounded otherwise: what rounding
-    does to them in this model at these weights.
+    `step(number)` runs that step (again with the same number if fp16 skipped it) and returns its mean loss over ranks,
+    its gradient norm and its seconds. The learning rate stays small until the last step, so that rounding errors do not
+    grow; afterwards it is the recipe's. The last step leaves the weights one step from their initial values. A
+    reference also records the first step's gradients from weights that are rounded differently, which shows the effect
+    of rounding in this model.
     """
     sharpen(engine, recipe)
     sketched = _Sketched(engine, recipe, device, gather)
@@ -128,7 +131,7 @@ def _last_rate(recipe: Recipe) -> float:
 def _unskipped(
     engine: HasTrainingState, recipe: Recipe, number: int, step: Callable[[int], tuple[float, float, float]]
 ) -> tuple[float, float, float]:
-    """Returns what the first step of that number gave that fp16 did not skip."""
+    """Runs the step with that number until fp16 does not skip it, and returns its result."""
     for _ in range(_MOST_SKIPPED if recipe.compute_precision == "fp16" else 0):
         skipped = engine.num_skipped_steps()
         result = step(number)
@@ -138,7 +141,7 @@ def _unskipped(
 
 
 class _Sketched:
-    """Sketches of an engine's tensors, by the names of its parameters on all ranks."""
+    """Sketches of an engine's tensors, by the parameter names of all ranks."""
 
     def __init__(
         self, engine: HasTrainingState, recipe: Recipe, device: torch.device, gather: Callable[[Any], list[Any]]
@@ -153,7 +156,7 @@ class _Sketched:
         return sketches(self.names, [self._state(kind)], lambda values: values, self._device)
 
     def frozen(self) -> dict[str, torch.Tensor]:
-        """Returns the sketches of the weights that do not train, by name: equal ones are those of equal weights."""
+        """Returns the sketches of frozen weights by name; equal sketches mean that weights did not change."""
         state = self._state(FROZEN)
         names = sorted({name for of_rank in self._gather([*state]) for name in of_rank})
         if not names:
@@ -161,8 +164,8 @@ class _Sketched:
         return dict(zip(names, sketches(names, [state], lambda values: values, self._device), strict=True))
 
     def update_error(self, weights: torch.Tensor, changes: torch.Tensor, rate: float) -> tuple[float, str]:
-        """Returns how far the last step's changes are from AdamW's by the engine's own moments, relative to these and
-        less what rounding explains, for the parameter where it is largest, and that one's name.
+        """Returns the largest error of the last step's weight changes and the parameter that has it. The error is the
+        distance from AdamW's update by the engine's own moments, less rounding, relative to the update.
         """
         recipe, steps = self._recipe, self._engine.counters().optimizer_step
         mean, square = 1 - recipe.beta1 ** max(1, steps), 1 - recipe.beta2 ** max(1, steps)
@@ -185,14 +188,13 @@ class _Sketched:
 
 
 def _written(of: str, values: torch.Tensor) -> GateSketch:
-    """Returns sketches as they are written down."""
     data = values[:, :KEPT].numpy().astype("<f4").tobytes()
     return GateSketch(of=of, values=base64.b64encode(data).decode())
 
 
 def _clip_error(squares: torch.Tensor, norm: float, recipe: Recipe) -> float:
-    """Returns the relative difference of the gradients' length as the optimizer got them from the norm, clipped;
-    `squares` are the sums of squares of its first moments after one step.
+    """Returns the relative difference between the length of the gradients that the optimizer received and the clipped
+    norm. `squares` are the sums of squares of its first moments after one step.
     """
     allowed = min(norm, recipe.grad_clip) if recipe.grad_clip else norm
     error = abs(float(squares.sum().sqrt()) / (1 - recipe.beta1) / max(allowed, 1e-12) - 1)

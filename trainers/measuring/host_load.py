@@ -1,4 +1,4 @@
-"""Measures how busy a node is beside the trial while a window is timed: processors, hypervisor, clock."""
+"""Measures how busy a node is with other work while a window is timed: processors, hypervisor, clock."""
 
 import dataclasses
 import os
@@ -15,21 +15,21 @@ _PROC = Path("/proc")
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class HostSampled:
-    """One rank's node over one window. Seconds are summed over the processors that the rank may run on."""
+    """One rank's node during a window. Seconds are summed over the processors on which the rank may run."""
 
     node: str
     wall_s: float
     processors: int
     busy_s: float
-    """Seconds that all processes on the node computed."""
+    """Processor seconds used by all processes on the node."""
     process_s: float
-    """Seconds that this rank's process computed."""
+    """Processor seconds used by this rank's process."""
     steal_s: float
-    """Seconds that the hypervisor gave to other machines."""
+    """Processor seconds that the hypervisor gave to other machines."""
     load_average: float
-    """Load average of the last minute."""
+    """Load average over the last minute."""
     clock_mhz: float | None = None
-    """Mean over processors; None where it cannot be read."""
+    """Mean over processors; None if unreadable."""
 
 
 class HostSampler:
@@ -40,11 +40,10 @@ class HostSampler:
         self._before: tuple[float, float, float, float] | None = None
 
     def start(self) -> None:
-        """Begins a window."""
         self._before = self._read()
 
     def stop(self) -> HostSampled | None:
-        """Ends a window and returns its samples; None where the node has no such counters."""
+        """Returns the samples since `start`; None if the node has no such counters."""
         before, after = self._before, self._read()
         if before is None or after is None:
             return None
@@ -61,9 +60,7 @@ class HostSampler:
         )
 
     def _read(self) -> tuple[float, float, float, float] | None:
-        """Returns seconds so far: the clock's, busy and stolen ones of the processors, this process's; None without
-        counters.
-        """
+        """Returns the clock, busy, stolen and own process seconds so far; None without counters."""
         try:
             text = (self._proc / "stat").read_text()
         except OSError:
@@ -88,9 +85,10 @@ class HostSampler:
 
 
 def host_fields(windows: Sequence[Sequence[HostSampled | None]]) -> Any:
-    """Returns the nodes' load beside the trial, as fields of a measurement, from each rank's samples of each window.
+    """Returns the nodes' load from other work as fields of a measurement. `windows` holds each rank's sample per
+    window.
 
-    With several nodes these are the highest load, the most steal time and the lowest clock; empty if nothing was read.
+    Over several nodes: the highest load, the highest steal time and the lowest clock. Empty if nothing was read.
     """
     by_window = [_by_node(window) for window in windows]
     if not by_window or not all(by_window):
@@ -106,7 +104,6 @@ def host_fields(windows: Sequence[Sequence[HostSampled | None]]) -> Any:
 
 
 def _by_node(window: Sequence[HostSampled | None]) -> list[list[HostSampled]]:
-    """Returns the samples of each node's ranks."""
     nodes: dict[str, list[HostSampled]] = {}
     for sample in window:
         if sample is not None and sample.wall_s > 0:
@@ -115,7 +112,7 @@ def _by_node(window: Sequence[HostSampled | None]) -> list[list[HostSampled]]:
 
 
 def _others_pct(node: Sequence[HostSampled]) -> float:
-    """Returns the share of the node's processors that processes other than the trial's used."""
+    """Returns the percentage of the node's processors used by processes other than the trial's."""
     others_s = max(sample.busy_s for sample in node) - sum(sample.process_s for sample in node)
     return _percent(others_s, node)
 

@@ -1,4 +1,4 @@
-"""95 % intervals of a mean from few values, by Student's t. Pure Python, since workers need them too."""
+"""95 % intervals of a mean of few values, by Student's t. Pure Python, because workers use it too."""
 
 import math
 import statistics
@@ -9,10 +9,8 @@ _T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
 
 
 def t_quantile(degrees: int) -> float:
-    """Returns the 0.975 quantile of Student's t for `degrees` of freedom, at least 1.
-
-    Beyond the table it is the first terms of the expansion in 1/degrees (Abramowitz and Stegun 26.7.5), accurate to
-    2e-5 there.
+    """Returns the 0.975 quantile of Student's t for `degrees` of freedom (at least 1). Beyond the table it uses the
+    first terms of the expansion in 1/degrees (Abramowitz and Stegun 26.7.5), accurate to 2e-5 there.
     """
     if degrees <= len(_T_975):
         return _T_975[degrees - 1]
@@ -24,9 +22,7 @@ def t_quantile(degrees: int) -> float:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Returns the 95 % interval of the mean of `values`, taken as independent draws; infinitely wide for fewer than
-    two.
-    """
+    """Returns the 95 % interval of the mean of `values`, taken as independent draws; infinite for fewer than two."""
     if len(values) < 2:
         return -math.inf, math.inf
     mean = statistics.fmean(values)

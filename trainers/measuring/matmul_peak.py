@@ -1,7 +1,6 @@
-"""The matmul peak: what this device reaches on plain matrix products, the denominator of "% of measured peak"."""
+"""Measures the matmul peak: TFLOP/s of plain matrix products, the denominator of "% of measured peak"."""
 
-# torch has its FP8 product under a private name only.
-# pyright: reportPrivateUsage=false
+# torch's FP8 product has a private name only.
 
 import functools
 import time
@@ -18,15 +17,15 @@ _Product = Callable[[], object]
 
 
 def measure_tflops(device: torch.device, precision: str, seconds: float) -> float:
-    """Returns the TFLOP/s of C = A B on random normal data (zeros run faster than real data): best shape, median
-    repetition.
-    """
+    """Returns the TFLOP/s of C = A B for the best shape, on random normal data, because zeros would run faster."""
     shapes = _SHAPES[device.type]
     return max(product_tflops(device, shape, precision, seconds / len(shapes)) for shape in shapes)
 
 
 def product_tflops(device: torch.device, shape: tuple[int, int, int], precision: str, seconds: float) -> float:
-    """Returns the TFLOP/s of one shape (rows, columns, depth): the median repetition of `seconds`, at least five."""
+    """Returns the TFLOP/s of one shape (rows, columns, depth): the median of repetitions during `seconds`, at least
+    five.
+    """
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     m, n, k = shape
     a, b = torch.randn(m, k, device=device), torch.randn(k, n, device=device)
@@ -46,7 +45,7 @@ def _plain(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> _Product:
 
 
 def _in_float8(a: torch.Tensor, b: torch.Tensor, precision: str) -> _Product:
-    """Returns the product of matrices that are in FP8 already, as in a linear layer's forward pass. A CPU multiplies in
+    """Returns the product of matrices stored in FP8, as in a linear layer's forward pass; on a CPU the product is in
     fp32.
     """
     if a.device.type == "cpu":
@@ -54,7 +53,7 @@ def _in_float8(a: torch.Tensor, b: torch.Tensor, precision: str) -> _Product:
     rows = precision == "fp8_rowwise"
     scale_a = torch.ones((len(a), 1) if rows else (), device=a.device)
     scale_b = torch.ones((1, b.shape[1]) if rows else (), device=a.device)
-    # The second matrix lies column by column, as the library takes it.
+    # The library requires the second matrix in column-major order.
     narrow = a.to(torch.float8_e4m3fn), b.t().contiguous().to(torch.float8_e4m3fn).t()
     product: Callable[..., torch.Tensor] = getattr(torch, "_scaled_mm")  # noqa: B009  # torch's only FP8 product
     return functools.partial(

@@ -1,6 +1,6 @@
-"""The adapters of a host, and what NCCL or gloo chose of them.
+"""A host's network adapters, and which of them NCCL or gloo chose.
 
-NCCL tells its choice in its log alone: lines of `NCCL_DEBUG=INFO`, whose forms are those of NCCL 2.18 to 2.28.
+NCCL reports its choice only in its log: lines of `NCCL_DEBUG=INFO`, in the formats of NCCL 2.18 to 2.28.
 """
 
 import os
@@ -15,7 +15,7 @@ from trainers.records.probe import Adapter, LibraryChoice
 
 _CLASSES = Path("/sys/class")
 _ETHERNET = "1"
-"""The kernel's number of Ethernet devices; those over InfiniBand have another."""
+"""The kernel's type number of Ethernet devices; IP over InfiniBand has another."""
 _NETWORK = re.compile(r"NCCL INFO (?:Using network|Initialized NET plugin) ([\w-]+(?: [\w-]+)*)")
 _USING = re.compile(r"NCCL INFO NET/([\w-]+) : Using (.*)")
 _NAMED = re.compile(r"\[\d+\]([^\s:\[\]]+):")
@@ -25,7 +25,7 @@ _CHANNELS = re.compile(r"NCCL INFO (\d+) coll channels")
 
 
 def log_nccl() -> Path:
-    """Makes NCCL write its log into a new file, from its first communicator in this process on; returns the file."""
+    """Makes NCCL log to a new file from the first communicator of this process on; returns the file."""
     handle, name = tempfile.mkstemp(prefix="nccl-", suffix=".log")
     os.close(handle)
     os.environ["NCCL_DEBUG"], os.environ["NCCL_DEBUG_FILE"] = "INFO", name
@@ -34,7 +34,7 @@ def log_nccl() -> Path:
 
 
 def nccl_choice(logs: Sequence[str]) -> LibraryChoice | None:
-    """Returns what NCCL chose, by its ranks' logs; None where they show no communicator."""
+    """Returns NCCL's choice according to its ranks' logs; None if they show no communicator."""
     hosts = [int(number) for log in logs for number in _HOSTS.findall(log)]
     channels = [int(number) for log in logs for number in _CHANNELS.findall(log)]
     paths = [path for log in logs for path in _VIA.findall(log)]
@@ -59,8 +59,8 @@ def nccl_choice(logs: Sequence[str]) -> LibraryChoice | None:
 
 
 def gloo_choice(of_addresses: Sequence[str], hosts: int) -> LibraryChoice:
-    """Returns what gloo chose: TCP over the interface that its variable names, else over those that have the ranks'
-    addresses, `of_addresses`.
+    """Returns gloo's choice: TCP over the interfaces in GLOO_SOCKET_IFNAME, else over `of_addresses`, the interfaces of
+    the ranks' addresses.
     """
     named = os.environ.get("GLOO_SOCKET_IFNAME", "")
     interfaces = tuple(named.split(",")) if named else _distinct(filter(None, of_addresses))
@@ -68,7 +68,7 @@ def gloo_choice(of_addresses: Sequence[str], hosts: int) -> LibraryChoice:
 
 
 def interface_of(address: str) -> str:
-    """Returns the interface of this host that has the address; "" where none has it."""
+    """Returns this host's interface that has the address; "" if none has."""
     for name, entries in psutil.net_if_addrs().items():
         if any(entry.address == address for entry in entries):
             return name
@@ -76,7 +76,7 @@ def interface_of(address: str) -> str:
 
 
 def adapters(classes: Path = _CLASSES) -> tuple[Adapter, ...]:
-    """Returns this host's Ethernet and RDMA adapters that are up, as the kernel's folder `classes` shows them."""
+    """Returns this host's Ethernet and RDMA adapters that are up, from the kernel's folder `classes`."""
     adapters_up: list[Adapter] = []
     for path in sorted((classes / "net").glob("*")):
         if path.name != "lo" and _text(path / "type") == _ETHERNET and _text(path / "operstate") in ("up", "unknown"):
@@ -94,7 +94,7 @@ def adapters(classes: Path = _CLASSES) -> tuple[Adapter, ...]:
 def _text(path: Path) -> str:
     try:
         return path.read_text().strip()
-    except OSError:  # the kernel refuses to tell the speed of some
+    except OSError:  # some drivers refuse to state the speed
         return ""
 
 

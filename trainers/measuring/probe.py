@@ -1,6 +1,6 @@
-"""The train function of `platform.probe`: measures one rank's device and links, in agreement with all ranks.
+"""Train function of `platform.probe`: measures a rank's device and links, in step with all other ranks.
 
-A study's first trial measures the same in some seconds, links first.
+A study's first trial runs a short version within seconds, links first.
 """
 
 import time
@@ -27,34 +27,35 @@ from trainers.records.probe import (
 from trainers.spec.codec import to_json
 
 LEAST_RUNS = 5
-"""Fewest runs of a collective that is run more than once, warm-up included."""
+"""Least number of runs of a collective that is run more than once, including warm-up."""
 PRODUCTS_SHARE = 0.2
-"""Share of a short probe's time that is kept for products and copies."""
+"""Share of a short probe's time kept for products and copies."""
 ONE_SHARE = 0.25
-"""Most of the time that is left which all runs of one collective of one size may take."""
+"""Largest share of the remaining time for all runs of one collective at one size."""
 FIRST_SHARE = 0.5
-"""The same of its first run, as expected from a smaller size: more than it takes where a start is most of that."""
+"""Largest share of the remaining time for the first run of a collective, extrapolated from a smaller size. The
+extrapolation is too high if start-up dominates.
+"""
 
 
 def train(config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Runs the probe as Ray Train's train function; `config` has `left_s`. Returns, on rank 0, the fields of
-    `Probe`.
+    """Runs the probe as Ray Train's train function; `config` has `left_s`. Returns the fields of `Probe` on rank 0,
+    else None.
     """
     node, address = ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address()
     return probe(left_s=config["left_s"], node=node, address=address)
 
 
 def probe(*, left_s: float, node: str, address: str, precision: str | None = None) -> dict[str, Any] | None:
-    """Runs the probe on ranks of any origin: `node` identifies the machine, `address` is its name. With a `precision`
-    it is the short one of a trial whose products are in it.
-
-    Nothing new is begun once `left_s` seconds are over, by the clock of any rank.
+    """Runs the probe on ranks of any origin; `node` identifies the machine, `address` is its name. With `precision` it
+    is the short probe of a trial with products of that precision. No measurement starts after `left_s` seconds by any
+    rank's clock.
     """
     return _Rank(left_s, node, address, precision).run()
 
 
 class _Rank:
-    """One rank of the probe. Every rank calls the same methods in the same order."""
+    """One rank of the probe. Every rank must call the same methods in the same order."""
 
     def __init__(self, left_s: float, node: str, address: str, precision: str | None) -> None:
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
@@ -66,11 +67,11 @@ class _Rank:
         self.address = address
         self.size = WHOLE[self.kind] if precision is None else short_size(self.kind, precision)
         self.context_gib = None if self.is_short else self._outside_gib()
-        if self.is_short:  # connects all ranks, which the trial needs anyway and which takes NCCL seconds over TCP
+        if self.is_short:  # connects all ranks, as the trial needs anyway; takes NCCL seconds over TCP
             dist.all_reduce(torch.zeros(1, device=self.device), group=dist.group.WORLD)
             self._wait_for_device()
         self.until_s = time.monotonic() + left_s
-        # Agreements on the host go over gloo, so that they neither wait for the device nor warm its links up.
+        # Agreements between hosts use gloo, so that they neither wait for the device nor warm up its links.
         self.control = dist.new_group(backend="gloo") if self.kind == "cuda" else dist.group.WORLD
         placed = self._gather((node, address))
         keys = list(dict.fromkeys(node_key for node_key, _ in placed))
@@ -79,8 +80,8 @@ class _Rank:
         self.cut_short = False
 
     def run(self) -> dict[str, Any] | None:
-        """Runs all measurements: devices first, each alone, then collectives from near to far; in a trial, which has
-        seconds for it, links first.
+        """Runs all measurements: devices first, each alone, then collectives from near to far. A trial has only
+        seconds, so it measures links first.
         """
         collectives = self._collectives() if self.is_short else []
         products, copy_gb_per_s = self._products(), self._copy_gb_per_s()
@@ -111,7 +112,7 @@ class _Rank:
         }
 
     def _choice(self) -> LibraryChoice | None:
-        """Returns what the ranks' library chose; None where a short probe leaves its log alone."""
+        """Returns the communication library's choice; None for a short probe on GPUs, which writes no log."""
         if self.kind == "cpu":
             return network.gloo_choice(self._gather(network.interface_of(self.address)), len(self.nodes))
         if self.log is None:
@@ -128,7 +129,7 @@ class _Rank:
     def _outside_gib(self) -> float | None:
         if self.kind == "cpu":
             return None
-        torch.zeros(1, device=self.device)  # the context itself, where it was not there yet
+        torch.zeros(1, device=self.device)  # creates the context if there is none yet
         return CudaMeter().outside_gib()
 
     def _wait_for_device(self) -> None:
@@ -136,7 +137,7 @@ class _Rank:
             torch.cuda.synchronize()
 
     def _late(self) -> bool:
-        """Returns whether any rank is out of time; nothing new is begun from then on."""
+        """Returns whether any rank is out of time; if so, nothing new starts from then on."""
         self.cut_short = self.cut_short or any(self._gather(time.monotonic() > self.until_s))
         return self.cut_short
 
@@ -156,7 +157,7 @@ class _Rank:
             num_bytes = min(num_bytes, torch.cuda.mem_get_info()[0] // 4)
         source = torch.ones(num_bytes, dtype=torch.uint8, device=self.device)
         target = torch.empty_like(source)
-        self._gather(None)  # devices of one host share nothing, CPU workers its memory: all begin at once
+        self._gather(None)  # all ranks start at once, because CPU workers of a host share its memory
         return 2 * num_bytes / self._median_s(lambda: target.copy_(source), 20) / 1e9
 
     def _median_s(self, work: Callable[[], Any], count: int) -> float:
@@ -181,8 +182,8 @@ class _Rank:
         return [rank for rank, node in enumerate(self.node_of) if node in nodes]
 
     def _collectives(self) -> list[Collective]:
-        """Measures all collectives. A short probe begins with those that matter most, and gives each kind the same part
-        of the time.
+        """Measures all collectives. A short probe starts with the most important ones and gives each scope an equal
+        part of the time.
         """
         if not self.is_short:
             return [*self._parts_of_nodes(), *self._nodes_apart(), *self._whole_cluster(), *self._pairs()]
@@ -201,8 +202,8 @@ class _Rank:
         return collectives
 
     def _parts_of_nodes(self) -> list[Collective]:
-        """Measures all-reduce among the first 2, 4, ... consecutive devices of each node and among the others, equally
-        many: what Ray takes for one node may be several to NCCL, or have faster links between some devices.
+        """Measures all-reduce in each group of 2, 4, ... consecutive devices of a node, all groups at once. Shows nodes
+        of Ray that are several hosts to NCCL, and faster links between some devices.
         """
         per_node = [len(self._members(node)) for node in range(len(self.nodes))]
         collectives: list[Collective] = []
@@ -229,9 +230,7 @@ class _Rank:
         return self._sweep("cluster", [tuple(range(len(self.nodes)))], self.size.message_bytes)
 
     def _pairs(self) -> list[Collective]:
-        """Measures neighbours on a ring of nodes, disjoint pairs at once: a node that is slow with both neighbours
-        lags.
-        """
+        """Measures neighbours on a ring of nodes, disjoint pairs at once: a slow node is slow with both neighbours."""
         count = len(self.nodes)
         if count < 3:
             return []
@@ -253,7 +252,7 @@ class _Rank:
         sizes: tuple[int, ...],
         operations: tuple[Operation, ...] | None = None,
     ) -> list[Collective]:
-        """Measures each operation and size in the groups of disjoint `parties` (nodes), all at the same time."""
+        """Measures each operation and size within disjoint `parties` (groups of nodes), all at the same time."""
         return self._among(
             scope, [(party, self._members(*party)) for party in parties], sizes, operations or self.size.operations
         )
@@ -265,21 +264,19 @@ class _Rank:
         sizes: tuple[int, ...],
         operations: tuple[Operation, ...],
     ) -> list[Collective]:
-        """Measures each operation and size in disjoint groups, each given as its (nodes, ranks), all at the same
-        time.
-        """
+        """Measures each operation and size within disjoint groups, given as (nodes, ranks), all at the same time."""
         members = [ranks for _, ranks in groups]
         own_group: Any = None
         for ranks in members:
-            is_world = len(ranks) == self.world  # which is connected by what the trial does next, too
-            # Every rank takes part in making every group.
+            is_world = len(ranks) == self.world  # the trial needs this group's connections anyway
+            # Creating a group is a collective of all ranks.
             group = dist.group.WORLD if is_world else dist.new_group(ranks) if len(ranks) > 1 else None
             own_group = group if self.rank in ranks else own_group
         if all(len(ranks) == 1 for ranks in members):
             return []
         collectives = self._measured(scope, groups, own_group, sizes, operations)
         if own_group not in (None, dist.group.WORLD) and self.is_short:
-            dist.destroy_process_group(own_group)  # a trial's memory is measured after this
+            dist.destroy_process_group(own_group)  # frees memory before the trial's memory is measured
         return collectives
 
     def _measured(
@@ -295,7 +292,7 @@ class _Rank:
             before = (0, 0.0)
             for num_bytes in sizes:
                 if self._late() or self._is_too_long(before, num_bytes):
-                    break  # larger ones take longer still
+                    break  # larger sizes take longer still
                 seconds = self._collective_s(operation, num_bytes, own_group)
                 if seconds is None:
                     break
@@ -316,20 +313,20 @@ class _Rank:
         return collectives
 
     def _is_too_long(self, before: tuple[int, float], num_bytes: int) -> bool:
-        """Returns whether a collective of `num_bytes` would take more than `FIRST_SHARE` of the time that is left on
-        any rank, by the (bytes, seconds) of a smaller one: on a slow link the largest takes minutes.
+        """Returns whether a collective of `num_bytes` would take more than `FIRST_SHARE` of the remaining time on any
+        rank, extrapolated from `before`, the (bytes, seconds) of a smaller one. On a slow link the largest takes
+        minutes.
         """
         smaller, seconds = before
         expected_s = seconds * num_bytes / smaller if smaller else 0.0
         return any(self._gather(expected_s > FIRST_SHARE * (self.until_s - time.monotonic())))
 
     def _collective_s(self, operation: Operation, num_bytes: int, group: Any) -> float | None:
-        """Returns the median seconds of one collective of `num_bytes` in this rank's group; 0 where it has none, None
-        where the time did not do for it.
+        """Returns the median seconds of a collective of `num_bytes` in this rank's group; 0 without a group, None if
+        time ran out.
 
-        The first run is never counted: a library connects the ranks in it, which takes NCCL a second. All ranks run it
-        equally often, as often as fits its seconds for the slowest; where the time that is left is too short for that,
-        once.
+        The first run is not counted, because the library connects the ranks in it, which takes NCCL a second. All ranks
+        repeat it equally often, within the size's seconds for the slowest rank, or once if too little time is left.
         """
         work = _work(operation, num_bytes, group, self.device) if group is not None else (lambda: None)
         self._once_s(work)
@@ -343,11 +340,9 @@ class _Rank:
 
 
 def _work(operation: Operation, num_bytes: int, group: Any, device: torch.device) -> Callable[[], Any]:
-    """Returns a call that runs `operation` on a tensor of `num_bytes` in fp32, rounded up to whole shares of the
-    ranks.
-    """
+    """Returns a call that runs `operation` on a fp32 tensor of `num_bytes`, rounded up to equal parts for all ranks."""
     ranks = dist.get_world_size(group)
-    # The names of torch 2.13's successors (all_gather_single, reduce_scatter_single) are unknown to 2.11.
+    # The successors in torch 2.13 (all_gather_single, reduce_scatter_single) do not exist in 2.11.
     share = torch.ones(-(-num_bytes // 4 // ranks), device=device)
     full = torch.ones(share.numel() * ranks, device=device)
     return {

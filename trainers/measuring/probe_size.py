@@ -1,4 +1,4 @@
-"""The size of a probe: what it measures, and for how long, on each kind of device."""
+"""Sizes and durations of a probe's measurements on each kind of device."""
 
 import dataclasses
 
@@ -9,14 +9,14 @@ COPY_BYTES = {"cuda": 2**30, "cpu": 2**26}
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ProbeSize:
-    """Sizes and seconds of what a probe measures on one kind of device."""
+    """Sizes and seconds of a probe's measurements on one kind of device."""
 
     precisions: tuple[str, ...]
     product_sizes: tuple[int, ...]
     product_s: float
     """Seconds for each size and precision."""
     message_bytes: tuple[int, ...]
-    """Sizes of collectives, ascending; larger ones are left out where the time would not do for them."""
+    """Sizes of collectives, ascending; the larger ones are skipped if time is short."""
     collective_s: float
     """Seconds for each operation and size."""
     operations: tuple[Operation, ...] = OPERATIONS
@@ -41,7 +41,7 @@ WHOLE = {
 
 
 def short_size(kind: str, precision: str) -> ProbeSize:
-    """Returns what a study's first trial measures, whose products are in `precision`."""
+    """Returns the size of the short probe in a study's first trial, whose products are in `precision`."""
     long = WHOLE[kind]
     return dataclasses.replace(
         long,

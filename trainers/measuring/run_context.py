@@ -1,4 +1,4 @@
-"""The run context: the rank as measuring, profiling and the numerics gate see it."""
+"""`RunContext`: one rank of a trial as measuring, profiling and the numerics gate see it."""
 
 import dataclasses
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from trainers.records.measurement import Conditions
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class RunContext:
-    """One rank of a trial: its job, its device's instruments, and how it reaches the other ranks and the trial."""
+    """One rank of a trial: its job, its device's instruments, and its connections to other ranks and to the trial."""
 
     job: Job
     rank: int
@@ -28,7 +28,7 @@ class RunContext:
     clock: Callable[[], DeviceClock]
     """Returns a new clock of the device's kind."""
     gather: Callable[[Any], list[Any]]
-    """Returns every rank's value, by rank, on every rank."""
+    """Returns every rank's value, by rank, on every rank; a collective."""
     enter: Callable[[str], None]
     """Sets the phase to which a failure is attributed."""
     promise: Callable[[float], None]

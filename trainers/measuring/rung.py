@@ -1,4 +1,6 @@
-"""One rung: warm-up, then timed windows by device events. Nothing is reported inside a window."""
+"""Measures one batch point (a rung of the ladder): warm-up, then windows timed by device events. Nothing is reported
+inside a window.
+"""
 
 import math
 from collections.abc import Mapping
@@ -28,9 +30,9 @@ from trainers.spec.stages import timed_accumulations
 def timed_accums(
     engine: Stepper, layout: Layout, batch: BatchPoint, *, all_micro_steps: bool = False
 ) -> tuple[int, ...]:
-    """Returns the micro-steps of the steps that stand for a whole one, ascending: for a pipeline two numbers where
-    there is a slope, for another schedule that interleaves micro-steps all of them. With `all_micro_steps` the last
-    number is that of the whole step.
+    """Returns the accumulation counts to time, ascending; the full step is extrapolated from them. A pipeline needs
+    two, for the slope; other interleaving schedules are timed at full accumulation. With `all_micro_steps` the last
+    count is the full one.
     """
     if marks_micro_steps(engine):
         return (timed_accum(batch.grad_accum, all_micro_steps=all_micro_steps),)
@@ -39,18 +41,19 @@ def timed_accums(
 
 
 class Rung(StepRunner):
-    """Measures one batch point on one rank; every rank builds the same measurement."""
+    """Measures one batch point on one rank; every rank computes the same measurement."""
 
     _shorter_peaks: tuple[int, dict[str, float]] | None = None
-    """Micro-steps of a pipeline's shorter steps, and their memory peaks."""
+    """Number of micro-steps in a pipeline's shorter steps, and their memory peaks."""
 
     def measure(self, started: Mapping[str, float]) -> Measurement:
-        """Warms up, times and gathers over ranks; returns the measurement. `started` are its fields on the trial's
-        start.
+        """Warms up, times windows, gathers over ranks and returns the measurement. `started` are its fields on the
+        trial's start.
         """
         c, timing = self._c, self._c.job.timing
         *shorter, accum = timed_accums(self._engine, c.job.layout, self._batch, all_micro_steps=timing.whole_steps)
-        # How long a micro-step takes is known only after the first step, for which the driver waits a fixed time.
+        # The first step is a short one: the driver waits a fixed time for it, since the time of a micro-step is
+        # unknown.
         begins = timed_accums(self._engine, c.job.layout, self._batch)[0]
         graphs = num_compilations()
         first = repeated = self._run(1, begins, watch_s=c.job.first_step_s, phases=True)
@@ -59,11 +62,11 @@ class Rung(StepRunner):
         if shorter:
             self._shorter_peaks = (shorter[0], dict(self._peaks))
         warm = self._run(max(1, timing.warmup_steps - 1), accum, phases=True)
-        # FlexAttention is compiled whatever the layout says of the blocks.
+        # FlexAttention is compiled even if the layout compiles no blocks.
         compiles = any(c.gather(num_compilations() > graphs)) or c.job.layout.compile != "none"
         again = repeated if begins < accum else warm
         compile_s = self._slowest(max(0.0, first.total_s - min(again.steps_s))) if compiles else None
-        # After a step, since some of what is in effect (gradient exchange, state types) shows only then.
+        # Checked after a step, because some settings (gradient exchange, state types) are only then in effect.
         if isinstance(self._engine, HasSettings):
             in_effect = self._engine.in_effect()
             if wrong := engines.mismatches(in_effect, c.job.recipe, c.job.layout, grad_accum=accum):
@@ -85,7 +88,9 @@ class Rung(StepRunner):
         )
 
     def _longest(self, warm: TimedSteps, accum: int, shorter: int | None) -> int:
-        """Returns the most micro-steps that the winner's timed steps may have, from the `warm` ones of `accum`."""
+        """Returns the largest number of micro-steps for the winner's timed steps, from the `warm` steps of `accum`
+        micro-steps.
+        """
         grad_accum, longest_s = self._batch.grad_accum, self._c.job.timing.longest_step_s
         if warm.last_micro_s is not None:
             assert warm.middle_micro_s is not None
@@ -95,18 +100,18 @@ class Rung(StepRunner):
             return accum
         micro_s = self._slowest(warm.schedule_s) / accum
         fitting = largest_accumulation(grad_accum, micro_s, self._slowest(warm.optimizer_s), longest_s)
-        # A schedule runs multiples of its shorter accumulation, and the whole one.
+        # A schedule runs multiples of its shorter accumulation, or the full one.
         return fitting if fitting == grad_accum else fitting // shorter * shorter
 
     def _steps_per_window(self, step_s: float) -> int:
         timing = self._c.job.timing
-        # A winner's last run is longer, not cut into more windows.
+        # A winner's run has longer windows instead of more.
         window_s = max(timing.window_s, timing.winner_s / timing.max_windows if self._c.job.is_winner_run else 0.0)
         fitting = max(1, math.ceil(window_s / max(step_s, 1e-6)))
         return fitting if timing.steps is None else min(fitting, max(1, timing.steps // timing.min_windows))
 
     def _windows(self, accum: int, per_window: int, shorter: int | None = None) -> Timed:
-        """Times windows until there are enough, or until it is clear that the rung cannot reach the incumbent."""
+        """Times windows until there are enough, or until the batch point clearly cannot reach the incumbent."""
         c, timing = self._c, self._c.job.timing
         windows: list[TimedWindow] = []
         void: list[str] = []
@@ -145,13 +150,15 @@ class Rung(StepRunner):
         return Timed(windows=windows, void=void, retries=retries, slow=slow)
 
     def _shorter(self, accum: int, steps: int) -> Shorter:
-        """Times `steps` of fewer micro-steps."""
+        """Times `steps` steps of `accum` micro-steps, fewer than in the window."""
         window = self._run(steps, accum)
         total_s, schedule_s = max(self._c.gather((window.total_s / steps, window.schedule_s)))
         return Shorter(accum=accum, total_s=total_s, schedule_s=schedule_s)
 
     def _whole_peaks(self, accum: int) -> dict[str, float]:
-        """Returns the memory peaks at the batch point's own accumulation; a pipeline's are measured at two others."""
+        """Returns the memory peaks at the batch point's accumulation, extrapolated if a pipeline was measured at two
+        others.
+        """
         if self._shorter_peaks is None or accum == self._batch.grad_accum:
             return self._peaks
         shorter, peaks = self._shorter_peaks
@@ -171,9 +178,7 @@ class Rung(StepRunner):
         return windows >= timing.max_windows or spent_s >= timing.rung_s
 
     def _beaten(self, windows: list[TimedWindow], accum: int) -> str:
-        """Returns why further windows are useless, "" where they may be useful: the upper bound is below the
-        incumbent.
-        """
+        """Returns the reason to stop timing if the upper bound of tokens/s is below the incumbent, else ""."""
         best = self._c.job.incumbent_tokens_per_s
         if best is None or len(windows) < max(3, self._c.job.timing.min_windows):
             return ""
@@ -188,8 +193,8 @@ class Rung(StepRunner):
         return max(self._c.gather(seconds))
 
     def _measurement(self, timed: Timed, accum: int, **fields: Any) -> Measurement:
-        """Returns the rung's figures over all ranks: time of the slowest, memory of the largest. `fields` are others
-        of a measurement.
+        """Returns the batch point's measurement over all ranks: times of the slowest, memory of the largest. `fields`
+        are added.
         """
         c, job, batch = self._c, self._c.job, self._batch
         memory = c.gather({**self._whole_peaks(accum), "outside": c.meter.outside_gib(), "limit": c.meter.limit_gib()})

@@ -16,11 +16,11 @@ from trainers.measuring.timed_steps import TimedSteps, losses_of, timed_steps
 from trainers.spec.batch import BatchPoint
 
 _PHASES = ("forward_backward", "optimizer")
-"""The phases whose memory peaks are told apart, in their order."""
+"""Phases with separate memory peaks, in order."""
 
 
 class StepRunner:
-    """Runs steps of one batch point on one rank, one after the other, and records losses, norms and memory peaks."""
+    """Runs steps of one batch point on one rank in sequence, and records losses, norms and memory peaks."""
 
     def __init__(self, context: RunContext, engine: Stepper, source: Source, batch: BatchPoint) -> None:
         self._c = context
@@ -33,23 +33,22 @@ class StepRunner:
         self._norms: list[float] = []
         self._times_s: list[float] = []
         self._micro_s = 0.0
-        """Seconds of the last steps per micro-step, including their optimizer steps."""
+        """Seconds per micro-step of the last steps, including their optimizer steps."""
 
     def warm_up(self, steps: int) -> None:
-        """Runs `steps` optimizer steps, each by itself."""
+        """Runs `steps` optimizer steps, one at a time."""
         for step in range(steps):
             self._run(1, self._batch.grad_accum, watch_s=None if step else self._c.job.first_step_s)
 
     def numbered(self, number: int) -> tuple[float, float, float]:
-        """Runs the optimizer step on the batch of that number; returns its mean loss over ranks, its gradient norm and
-        its seconds.
+        """Runs the optimizer step on batch `number`; returns its mean loss over ranks, its gradient norm and its
+        seconds.
         """
         self._step = number
         self._run(1, self._batch.grad_accum, watch_s=None if number else self._c.job.first_step_s)
         return self._losses[-1], self._norms[-1], self._times_s[-1]
 
     def window(self, steps: int) -> None:
-        """Runs `steps` optimizer steps in a row, as a timed window does."""
         self._run(steps, self._batch.grad_accum)
 
     def _run(
@@ -61,17 +60,17 @@ class StepRunner:
         phases: bool = False,
         sampled: list[Sampled | HostSampled | None] | None = None,
     ) -> TimedSteps:
-        """Runs steps between two device events; tokens are on the device before the first.
+        """Runs steps between two device events; all tokens are on the device before the first event.
 
-        `watch_s` is the time that a micro-step may take if no earlier one was timed. With `phases` memory peaks are
-        taken by phase. `sampled` takes the state of the device and of its node in just these steps: between windows a
-        device waits for its tokens.
+        `watch_s` is the time allowed for a micro-step if none was timed before. With `phases` memory peaks are taken
+        per phase. `sampled` receives the state of the device and its node during exactly these steps, because between
+        windows a device waits for tokens.
         """
         c = self._c
         c.promise(steps * accum * self._micro_s if watch_s is None else watch_s)
         batches = [[self._tokens(self._step + s, k) for k in range(accum)] for s in range(steps)]
         clock = c.clock()
-        c.gather(None)  # ranks start a window together, so that none is charged for another's report
+        c.gather(None)  # ranks start together, so that no window includes another rank's report
         if phases:
             c.meter.reset_peak()
         if sampled is not None:
@@ -85,7 +84,7 @@ class StepRunner:
         if sampled is not None:
             sampled += [c.sampler.stop(), c.host.stop()]
         if not phases:
-            # A window's peak is not told apart by phase; it can only have been in the one that was the larger before.
+            # A window's peak is not split by phase; it belongs to the phase with the larger peak so far.
             larger = max(_PHASES, key=self._peaks.__getitem__)
             for peak in c.meter.peaks():
                 self._note_peak(larger, peak)
@@ -93,22 +92,22 @@ class StepRunner:
         return self._recorded(results, spans, accum)
 
     def _allowed_s(self, accum: int, watch_s: float | None) -> float | None:
-        """Returns the seconds that the watchdog waits for a mark; None for a limit from earlier ones."""
+        """Returns the seconds that the watchdog waits for a mark; None lets it derive them from earlier marks."""
         if marks_micro_steps(self._engine):
             return watch_s
-        # The one mark of a schedule stands for all of its micro-steps.
+        # A schedule has one mark for all of its micro-steps.
         return max(self._c.watchdog.allowance_s, 10 * accum * self._micro_s) if watch_s is None else accum * watch_s
 
     def _step_through(
         self, batches: Sequence[Sequence[torch.Tensor]], marks: StepMarks, *, phases: bool
     ) -> list[StepResult]:
-        """Returns the results of one step for each of `batches`."""
+        """Runs one step for each of `batches` and returns their results."""
         results: list[StepResult] = []
         for number, batch in enumerate(batches, start=1):
             results.append(self._engine.step(batch, marks))
             marks.end_step()
             if phases:
-                # On a CPU counting goes on until the peaks are read: a timed window is free of it.
+                # On a CPU counting continues until peaks are read; timed windows must be free of its cost.
                 self._note_parts()
                 if number < len(batches):
                     self._c.meter.reset_peak()
@@ -116,7 +115,7 @@ class StepRunner:
         return results
 
     def _recorded(self, results: Sequence[StepResult], spans: Sequence[float], accum: int) -> TimedSteps:
-        """Returns the times of finished steps of `accum` micro-steps, and appends their losses and norms."""
+        """Appends the losses and norms of finished steps with `accum` micro-steps, and returns their times."""
         timed = timed_steps(spans, [result.phases for result in results])
         self._c.watchdog.saw(timed.longest_beat_s)
         self._step += len(results)
@@ -138,10 +137,10 @@ class StepRunner:
         return host.pin_memory().to(c.device, non_blocking=True) if c.device.type == "cuda" else host
 
     def _note_parts(self) -> None:
-        """Notes the peaks of a step's two phases.
+        """Records the memory peaks of a step's two phases.
 
         Raises:
-            torch.OutOfMemoryError: one of them was above a CPU worker's cap.
+            torch.OutOfMemoryError: a peak exceeded a CPU worker's cap.
         """
         for part, (phase, peak) in enumerate(zip(_PHASES, self._c.meter.peaks(), strict=True)):
             self._c.enter(phase)

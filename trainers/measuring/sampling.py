@@ -1,5 +1,5 @@
-"""Samples a device while a window is timed: how busy it is, its clock and power, and what lowers its clock. After the
-window: what other processes hold of it.
+"""Samples a device while a window is timed: utilisation, clock, power and the reasons of a lowered clock; afterwards
+the memory that other processes hold.
 """
 
 import dataclasses
@@ -22,47 +22,45 @@ _HELD_BACK = {
     0x40: "hardware thermal",
     0x80: "power brake",
 }
-"""NVML's bits for what lowers a clock (nvmlClocksEventReasons), without an idle device and clocks set by a user."""
+"""NVML's bits for reasons that lower a clock (nvmlClocksEventReasons), except an idle device and user settings."""
 _OUTSIDE_GIB = 8.0
-"""GiB that a rank may hold beside torch's allocator: context, NCCL, libraries. 1.3 to 3.7 in 101 measurements on up to
-four H100 and H200 (docs/lab/2026-11-27.md).
+"""GiB that a rank may hold outside torch's allocator (context, NCCL, libraries): 1.3 to 3.7 in 101 measurements on up
+to four H100 and H200 (docs/lab/2026-11-27.md).
 """
 _NO_INSTANCE = 0xFFFFFFFF
-"""NVML's gpuInstanceId of a process on a GPU without MIG."""
+"""NVML's gpuInstanceId for processes on a GPU without MIG."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Sampled:
-    """One device over one window: means of the samples. None is what the device does not report."""
+    """One device during a window: means of the samples; None for values that the device does not report."""
 
     utilization_pct: float
-    """Share of time in which the device was busy."""
+    """Percentage of time in which the device was busy."""
     sm_clock_mhz: float | None = None
     power_w: float | None = None
     held_back: tuple[str, ...] = ()
-    """Reasons that lowered the clock at any sample, sorted."""
+    """Reasons that lowered the clock in any sample, sorted."""
     others_gib: float | None = None
-    """GiB of the device that other processes held after the window; see `others_gib`."""
+    """GiB of the device held by other processes after the window; see `others_gib`."""
 
 
 class Sampler(Protocol):
     """Samples this worker's device between `start` and `stop`."""
 
-    def start(self) -> None:
-        """Begins sampling."""
-        ...
+    def start(self) -> None: ...
 
     def stop(self) -> Sampled | None:
-        """Ends sampling; None where nothing could be read."""
+        """Returns the samples since `start`; None if nothing could be read."""
         ...
 
     def others_gib(self) -> float | None:
-        """Returns the GiB of the device that other processes hold now; None where that cannot be read."""
+        """Returns the GiB of the device that other processes hold now; None if unreadable."""
         ...
 
 
 class NvmlSampler:
-    """NVML's figures of this worker's GPU, read by a thread every `interval_s`."""
+    """Reads NVML's values for this worker's GPU every `interval_s` seconds, in a thread."""
 
     def __init__(self, interval_s: float = 0.1) -> None:
         self._interval_s = interval_s
@@ -78,11 +76,11 @@ class NvmlSampler:
             uuid = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
             self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
             self._nvml = pynvml
-        except Exception:  # no NVML, no driver, a container that hides it: a missing figure, never a lost rung
+        except Exception:  # NVML or the driver may be missing or hidden in a container; only the samples are lost
             self._handle = None
 
     def pci_address(self) -> str:
-        """Returns the device's PCI address as the kernel names it, "0000:19:00.0"; "" where it cannot be read."""
+        """Returns the device's PCI address in the kernel's form, such as "0000:19:00.0"; "" if unreadable."""
         try:
             bus = self._nvml.nvmlDeviceGetPciInfo(self._handle).busId
         except Exception:  # see above
@@ -135,7 +133,7 @@ class NvmlSampler:
         try:
             listed: list[Any] = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
             if any(getattr(process, "gpuInstanceId", _NO_INSTANCE) != _NO_INSTANCE for process in listed):
-                listed = []  # MIG: the list is of the whole GPU, this process has a part of it
+                listed = []  # under MIG the list covers the whole GPU, of which this process has a part
             held = {process.pid: process.usedGpuMemory and process.usedGpuMemory / GIB for process in listed}
             free, total = torch.cuda.mem_get_info()
             return others_gib(
@@ -157,14 +155,15 @@ def others_gib(
     used_gib: float,
     reserved_gib: float,
 ) -> float:
-    """Returns the GiB of a GPU that processes other than the trial's hold; 0 where there is no sign of any.
+    """Returns the GiB of a GPU that processes outside the trial hold; 0 if there is no sign of any.
 
-    `held` are the processes that NVML lists on the GPU, with their GiB, None where it does not tell. `siblings` are
-    those among them that Ray started beside this one, `own_pid`; `used_gib` is what all hold, `reserved_gib` what
-    torch's allocator does here.
+    `held` has the GiB of each process that NVML lists on the GPU, None if unknown. `own_pid` is this process,
+    `siblings` are listed processes started by the same Ray. `used_gib` is held by all processes, `reserved_gib` by
+    torch's allocator in this one.
 
-    A container with pids of its own may see no process, those of itself alone, or pids that mean nothing in it. Then
-    what is used beyond this process's own counts: a lower bound, since it may have up to 8 GiB beside its allocator.
+    In a container with its own pids, NVML may list no process, only the container's, or pids without meaning. Then
+    memory used beyond this process's share counts: a lower bound, as up to `_OUTSIDE_GIB` are attributed to this
+    process.
     """
     own_gib = max(reserved_gib, held.get(own_pid) or 0.0)
     unnamed_gib = max(0.0, used_gib - own_gib - _OUTSIDE_GIB)
@@ -172,22 +171,22 @@ def others_gib(
         return unnamed_gib
     others = [gib for pid, gib in held.items() if pid != own_pid and pid not in siblings]
     if None in others:
-        return used_gib - reserved_gib  # an upper bound, with this process's context: that they are there must be told
+        return used_gib - reserved_gib  # an upper bound: includes this process's context
     return max(unnamed_gib, sum(gib for gib in others if gib is not None))
 
 
 def _is_sibling(pid: int) -> bool:
-    """Returns whether the same Ray started the process: another rank, which may touch each GPU that it sees."""
+    """Returns whether the same Ray started the process: another rank may use every GPU that it sees."""
     import psutil
 
     try:
         return psutil.Process(pid).ppid() == os.getppid()
-    except psutil.Error:  # gone, or of another pid namespace
+    except psutil.Error:  # the process ended, or has another pid namespace
         return False
 
 
 class CpuSampler:
-    """CPU seconds of this process over wall seconds, a thread of torch's counting as one device."""
+    """Measures CPU seconds of this process over wall seconds x torch's threads, in per cent."""
 
     def __init__(self) -> None:
         self._cpu_s = 0.0

@@ -1,4 +1,4 @@
-"""Weights at which everything in a model weighs on its gradients, made from the first ones and taken back again."""
+"""Changes initial weights so that every part of a model affects its gradients, and restores them afterwards."""
 
 import math
 
@@ -14,27 +14,28 @@ from trainers.spec.nf4 import FACTORS, SCALES, is_quantised
 from trainers.spec.recipe import Recipe
 
 SCORE_DEVIATION = 3.0
-"""Deviation of attention scores: with the first weights' small ones attention is a mean over all keys, and what is
-wrong with queries, keys, positions or scores hardly shows."""
+"""Standard deviation of attention scores. With the small scores of initial weights attention averages over all keys,
+which hides faults in queries, keys, positions and scores.
+"""
 _NORM_DEVIATION = 0.1
 _MANTISSA_BITS = {torch.float32: 23, torch.bfloat16: 7}
 _INTEGERS = {4: torch.int32, 2: torch.int16}
 READ_BITS: dict[str, int] = {"tf32": 10, "fp16": 10, "bf16": 7, "fp8_tensorwise": 7, "fp8_rowwise": 7}
-"""Bits of a weight's mantissa that products of a precision read; those of FP8 layers have `_FLOAT8_BITS`."""
+"""Number of a weight's mantissa bits that products of a precision read; FP8 layers read `_FLOAT8_BITS`."""
 _FLOAT8_BITS = 3
 
 
 def sharpen(engine: HasTrainingState, recipe: Recipe, *, undo: bool = False) -> None:
-    """Scales queries and keys so that scores spread, and moves norms, biases and the second layers of adapters off ones
-    and zeros, where some faults do not show; with `undo` takes this back and clears the optimizer's states. A
+    """Scales queries and keys so that scores spread, and moves norms, biases and the second layers of adapters away
+    from ones and zeros, which hide some faults. With `undo` restores them and clears the optimizer's states. A
     collective, before a first step.
 
-    A query or a key of a normed input has a deviation of `init_std` times the root of the width, and a score that of
-    both, times the root of the head's width and the factor of scores. Under norms of queries and keys they have the
-    norm's weight instead.
+    A query or key of a normed input has a deviation of init_std * sqrt(hidden_size); a score has the product of both,
+    times sqrt(head_dim) and the factor of scores. Norms of queries and keys replace these deviations with the norm's
+    weight.
     """
     model = recipe.model
-    reach = model.init_std * math.sqrt(model.hidden_size)  # what a layer makes of a normed input
+    reach = model.init_std * math.sqrt(model.hidden_size)  # deviation of a layer's output for a normed input
     family = architecture_of(model.architecture)
     attention = [path for path, cutting in family.tensor_parallel.items() if cutting == "colwise"]
     attention = [f".{path}." for path in attention if path.startswith(f"{family.attention_path}.")]
@@ -49,14 +50,15 @@ def sharpen(engine: HasTrainingState, recipe: Recipe, *, undo: bool = False) -> 
             for part in tensor.parts if undo else ():
                 part.tensor.zero_()
         elif is_adapter(name):
-            # Over zeros the other layer of an adapter has no gradient; over these it adds about what its layer gives.
+            # With zeros, the adapter's other layer has no gradient. This noise makes the adapter's output about as
+            # large as its layer's.
             if not first_deviation(name, tensor.shape[1]):
                 std = math.sqrt(3 / recipe.adapter_rank) * reach / recipe.lora_scale
                 _add(_noise(name, tensor.shape, recipe.seed, std), tensor, sign)
         elif is_quantised(name):
             for part in tensor.parts if name.endswith(scaled) else ():
                 nf4.multiply(part.tensor, factor**sign, offset=part.offsets[0], length=tensor.shape[0])
-        elif len(tensor.shape) > 1 and name.endswith("bias"):  # those of experts, stacked
+        elif len(tensor.shape) > 1 and name.endswith("bias"):  # stacked biases of experts
             _add(_noise(name, tensor.shape, recipe.seed, model.init_std), tensor, sign)
         elif len(tensor.shape) > 1:
             for part in tensor.parts if name.endswith(scaled) else ():
@@ -72,9 +74,9 @@ def sharpen(engine: HasTrainingState, recipe: Recipe, *, undo: bool = False) -> 
 
 
 def round_otherwise(engine: HasTrainingState, recipe: Recipe) -> None:
-    """Flips, in every weight, the last bit that the recipe's products read: by as much as rounding leaves open. Of a
-    weight in NF4 it is that of each scale, which is about as much. Calling it again takes it back exactly. A
-    collective, before a step.
+    """Flips the last bit that the recipe's products read in every weight, the size of a rounding error. In NF4 weights
+    flips the last bit of each scale, a similar change. A second call restores all weights exactly. A collective, before
+    a step.
     """
     blocks = f"{architecture_of(recipe.model.architecture).blocks}."
     for key, tensor in engine.training_state().items():
@@ -93,7 +95,7 @@ def round_otherwise(engine: HasTrainingState, recipe: Recipe) -> None:
 
 
 def _noise(name: str, shape: tuple[int, ...], seed: int, std: float) -> torch.Tensor:
-    """Returns a tensor that is a function of seed and name, the same on every kind of device."""
+    """Returns noise that depends on seed and name alone, the same on every kind of device."""
     return normal(f"gate/{name}", torch.Size(shape), seed=seed, std=std, device=torch.device("cpu"))
 
 

@@ -1,4 +1,4 @@
-"""Marks where an engine is during steps, for the clock, the watchdog, a profiler and a failure's sentence."""
+"""`StepMarks`: marks an engine's phases during steps, for the clock, the watchdog, a profiler and failure reports."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -14,11 +14,11 @@ WHERE = {
     StepPhase.SCHEDULE: "forward_backward",
     StepPhase.OPTIMIZER_STEP: "optimizer",
 }
-"""Name of each phase in a failure's report."""
+"""Name of each phase in a failure report."""
 
 
 class StepMarks:
-    """Marks the phases of consecutive steps on a clock: a mark where each begins and one where the last one ends."""
+    """Marks the phases of consecutive steps on a clock: one at each beginning and one at the end of the last phase."""
 
     def __init__(
         self,
@@ -29,8 +29,8 @@ class StepMarks:
         allowed_s: float | None,
         on_optimizer: Callable[[], None] | None = None,
     ) -> None:
-        """Starts without marks. `allowed_s` is the limit of a phase, None for the watchdog's own; `on_optimizer` is
-        called where an optimizer step begins.
+        """Starts without marks. `allowed_s` is the watchdog's limit for a phase (None for its own); `on_optimizer` is
+        called when an optimizer step begins.
         """
         self._context, self._clock = context, clock
         self._step, self._allowed_s, self._on_optimizer = first_step, allowed_s, on_optimizer
@@ -39,7 +39,7 @@ class StepMarks:
         self._range = ExitStack()
 
     def begin(self, phase: StepPhase) -> None:
-        """Marks the beginning of `phase`, which ends the phase before."""
+        """Marks the beginning of `phase`, which ends the previous phase."""
         self._range.close()
         self._clock.mark()
         if phase is StepPhase.OPTIMIZER_STEP:
@@ -54,12 +54,12 @@ class StepMarks:
         self._range.enter_context(named(range_of(phase)))
 
     def end_step(self) -> None:
-        """Ends the step; the next phase is the first of another step."""
+        """Ends a step; the next phase is the first of another step."""
         self._range.close()
         self._step += 1
         self._in_step = 0
 
     def end(self) -> None:
-        """Marks the end of the last step. The device may still be at work: the watchdog waits for all of it."""
+        """Marks the end of the last step. The device may still be computing; the watchdog waits for it."""
         self._clock.mark()
         self._context.watchdog.beat("the end of a window", allowed_s=self._allowed_s, pending=self._pending)

@@ -1,4 +1,4 @@
-"""Counts the bytes that this process's CPU tensors hold by torch's own allocator: the same in every run."""
+"""Counts the bytes of this process's CPU tensors by torch's allocator; the result is the same in every run."""
 
 # pyright: reportPrivateUsage=false
 import bisect
@@ -22,18 +22,18 @@ from torch._C._profiler import (
 from torch.profiler import record_function
 
 _SWITCH = "FLAGS_caffe2_report_cpu_memory_usage"
-"""Switch of c10 that makes the allocator count what is held, over all threads. It takes about 1 microsecond for an
-allocation and its end.
+"""Switch of c10 that makes the allocator count held memory over all threads. It costs about 1 microsecond per
+allocation and release.
 """
 _CONFIG = ProfilerConfig(ProfilerState.KINETO, False, True, False, False, False, _ExperimentalConfig())
 _ACTIVITIES = {ProfilerActivity.CPU}
 _MARK = 1
-"""Bytes of the tensor with which a part of the counting begins."""
+"""Size in bytes of the tensor that marks the beginning of a part."""
 _PART = "begin of a part"
-"""Name of the range that is recorded where a part begins."""
+"""Name of the profiler range that marks the beginning of a part."""
 _SCOPES = {RecordScope.USER_SCOPE}
-"""Scopes with which the profiler records allocations and collectives but no operators, whose events would be many times
-as many.
+"""Scopes for which the profiler records allocations and collectives but not operators, which would give many times as
+many events.
 """
 _COLLECTIVE = "gloo:"
 """Prefix of the names of gloo's collectives."""
@@ -41,7 +41,7 @@ _COLLECTIVE = "gloo:"
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Allocation:
-    """One allocation, and what all tensors held with it, in bytes."""
+    """An allocation, and the bytes that all tensors held including it."""
 
     at_ns: int
     requested_bytes: int
@@ -49,49 +49,48 @@ class Allocation:
 
 
 class TensorBytes:
-    """Counts from its creation on: earlier allocations are left out, then and when they are freed.
+    """Counts allocations from its creation on; earlier tensors are ignored, also when they are freed.
 
-    torch's profiler reports each allocation between `begin` and `end`, with the allocator's sum. Two things that
-    threads of gloo do are left out, since they last as long as the machine lets them, and no GPU's collective does
-    them: what such a thread allocates (a gathered tensor a second time, while the network works), and that it lets go
-    of a tensor some time after its collective has ended.
+    torch's profiler reports each allocation between `begin` and `end`, with the allocator's total. Two effects of
+    gloo's threads are excluded, because their timing varies and GPU collectives lack them: memory that such a thread
+    allocates (a second copy of a gathered tensor during the exchange), and the late release of a tensor after its
+    collective.
 
-    A range of the profiler (`record_function`, torch's optimizers) must not be open from an `end` over the next
-    `begin`: where it closes, torch writes its time into memory that `end` has freed. `begin_part` is for code that may
-    run in such a range.
+    A range of the profiler (`record_function`, torch's optimizers) must not stay open from an `end` to the next
+    `begin`: when it closes, torch writes its time into memory that `end` has freed. `begin_part` may be called within a
+    range.
     """
 
     def __init__(self) -> None:
-        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else each reading writes two lines on standard error
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # otherwise each reading writes two lines to standard error
         ctypes.c_bool.in_dll(ctypes.CDLL("libc10.so"), _SWITCH).value = True
         self.is_counting = False
         self._is_in_range = False
         """Whether a range of the profiler was open at the last `end`."""
 
     def begin(self) -> None:
-        """Starts to record what this thread allocates.
+        """Starts to record allocations of this thread.
 
         Raises:
-            RuntimeError: a range of the profiler was open where the last counting ended.
+            RuntimeError: a range of the profiler was open at the last `end`.
         """
         if self.is_counting:
             self.end()
         if self._is_in_range:
             raise RuntimeError("a range of torch's profiler (record_function) was open at the end of a step: close it")
         autograd._prepare_profiler(_CONFIG, _ACTIVITIES)
-        enable: Any = autograd._enable_profiler  # its stub lacks the scopes
+        enable: Any = autograd._enable_profiler  # the type stub lacks the scopes
         enable(_CONFIG, _ACTIVITIES, _SCOPES)
         self.is_counting = True
-        torch.empty(_MARK, dtype=torch.uint8)  # the first event is this thread's
+        torch.empty(_MARK, dtype=torch.uint8)  # makes the first event one of this thread
 
     def begin_part(self) -> None:
-        """Begins another part of the counting."""
         with record_function(_PART):
             pass
         torch.empty(_MARK, dtype=torch.uint8)
 
     def end(self) -> list[list[Allocation]]:
-        """Returns what this thread allocated in each part, in order. A process that ends without this crashes."""
+        """Returns this thread's allocations of each part, in order. A process that exits without calling it crashes."""
         with record_function(_PART):
             pass
         self.is_counting = False
@@ -108,7 +107,7 @@ class TensorBytes:
         return parts
 
     def now(self) -> int:
-        """Returns the bytes held by all tensors."""
+        """Returns the bytes that all tensors hold now."""
         self.begin()
         ((mark,),) = self.end()
         return mark.held_bytes - _MARK
@@ -116,15 +115,15 @@ class TensorBytes:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class AllocationChange:
-    """An allocation, or the end of one."""
+    """An allocation or a release."""
 
     at_ns: int
     thread: int
     address: int
     size: int
-    """Bytes, negative where they are freed."""
+    """Bytes; negative for a release."""
     held_bytes: int
-    """Bytes that all tensors held after it."""
+    """Bytes that all tensors held afterwards."""
 
 
 def _change(event: Any) -> AllocationChange:
@@ -145,15 +144,15 @@ def _with_children(events: Iterable[Any]) -> Iterator[Any]:
 
 
 def of_first_thread(changes: Sequence[AllocationChange], ends_ns: Sequence[int]) -> list[Allocation]:
-    """Returns the allocations of the first change's thread, each without other threads' own memory, and without what
-    those freed after it for a collective that had ended before it. `ends_ns` are the ends of collectives.
+    """Returns the allocations of the first change's thread. Held bytes exclude memory of other threads, and memory that
+    other threads released late, after the end of its collective; `ends_ns` are the ends of collectives.
     """
     allocations: list[Allocation] = []
     of_others: dict[int, int] = {}
     """Bytes by address."""
     held_bytes = changes[0].held_bytes - changes[0].size
     for change in _in_order(changes):
-        if (freed := held_bytes + change.size - change.held_bytes) > 0:  # by a thread whose changes are not reported
+        if (freed := held_bytes + change.size - change.held_bytes) > 0:  # by an unreported thread
             number = bisect.bisect_right(ends_ns, change.at_ns)
             _free_since(ends_ns[number - 1] if number else change.at_ns, freed, allocations)
         held_bytes = change.held_bytes
@@ -169,7 +168,7 @@ def of_first_thread(changes: Sequence[AllocationChange], ends_ns: Sequence[int])
 
 
 def _free_since(moment_ns: int, freed: int, allocations: list[Allocation]) -> None:
-    """Subtracts the bytes that were freed after the moment from all allocations since."""
+    """Subtracts the freed bytes from all allocations since the moment."""
     for number in reversed(range(len(allocations))):
         allocation = allocations[number]
         if allocation.at_ns < moment_ns:
@@ -178,8 +177,8 @@ def _free_since(moment_ns: int, freed: int, allocations: list[Allocation]) -> No
 
 
 def _in_order(changes: Sequence[AllocationChange]) -> Iterator[AllocationChange]:
-    """Yields the changes in the order in which they took place: their times are recorded a moment later, and a thread
-    may be interrupted in between. What follows a change must hold as much more as the change states.
+    """Yields the changes in their true order. Recorded times are slightly late, and a thread may be interrupted in
+    between; the next change is the change whose size explains the allocator's total.
     """
     by_thread: dict[int, deque[AllocationChange]] = {}
     for allocation_change in changes:

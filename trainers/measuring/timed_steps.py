@@ -1,4 +1,4 @@
-"""Times optimizer steps: a clock's spans by the phases that an engine marked, losses combined over ranks."""
+"""Computes the times of optimizer steps from a clock's spans and an engine's phases, and combines losses over ranks."""
 
 import dataclasses
 import statistics
@@ -10,32 +10,32 @@ from trainers.marks.step import StepPhase, StepResult
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class TimedSteps:
-    """Some optimizer steps of one rank. Seconds of a step, by part; parts of micro-steps are None where none is
-    marked.
+    """Times of some optimizer steps on one rank. Parts are seconds per step; parts of micro-steps are None if the
+    engine does not mark them.
     """
 
     total_s: float
     """Seconds of all steps together."""
     steps_s: list[float]
     first_micro_s: float | None
-    """Seconds of a step's first micro-step, or of the last one where there is no other."""
+    """Mean seconds of the first micro-step; equal to the last one if there is only one."""
     middle_micro_s: float | None
-    """Mean of those between the first and the last; the longer of these two where there is none."""
+    """Mean seconds of the micro-steps in between; if there are none, of the longer of first and last."""
     last_micro_s: float | None
     optimizer_s: float
     schedule_s: float
-    """Seconds of everything before the optimizer step."""
+    """Seconds of everything before the optimizer's part of a step."""
     longest_beat_s: float
-    """The longest of the parts that a watchdog waits for: a micro-step, or a whole schedule."""
+    """Longest part between two marks: a micro-step or a whole schedule."""
 
 
 def timed_steps(spans: Sequence[float], phases: Sequence[tuple[StepPhase, ...]]) -> TimedSteps:
-    """Returns the times of steps from `spans`, the seconds of every phase of every step, and `phases`, those of each
+    """Returns the times of steps. `spans` are the seconds of every phase of every step; `phases` are the phases of each
     step.
 
     Raises:
-        ValueError: steps of different phases, of other phases than were marked, or without an optimizer step at the
-            end.
+        ValueError: steps have different phases, the number of spans is wrong, or a step does not end with its only
+            optimizer step.
     """
     of_step = phases[0]
     if len(set(phases)) > 1 or len(spans) != sum(map(len, phases)):
@@ -68,9 +68,8 @@ def timed_steps(spans: Sequence[float], phases: Sequence[tuple[StepPhase, ...]])
 
 
 def losses_of(results: Sequence[StepResult], gather: Callable[[Any], list[Any]]) -> list[float]:
-    """Returns the mean loss of each step over all tokens of the ranks that computed one; the same on every rank.
-
-    Waits for the device.
+    """Returns the mean loss of each step over the tokens of all ranks that computed one; equal on every rank. Waits for
+    the device.
 
     Raises:
         ValueError: no rank computed a loss.

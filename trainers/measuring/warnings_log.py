@@ -1,4 +1,4 @@
-"""Records the warnings of this process, each once: another version of a library often shows there first."""
+"""Records this process's warnings, each once: incompatible library versions often show there first."""
 
 import logging
 import re
@@ -7,24 +7,24 @@ import warnings
 from typing import Any
 
 _CHANGING = re.compile(r"0x[0-9a-fA-F]+|/tmp/\S+|\d{4,}")
-"""Addresses, temporary paths, and numbers such as ports and process ids, which no two processes share."""
+"""Addresses, temporary paths and long numbers (ports, process ids), which differ between processes."""
 _MOST, _LENGTH = 50, 200
 _texts: dict[str, None] = {}
 _watching = False
 
 
 def watch() -> None:
-    """Records warnings from now on: those of `warnings`, and what libraries log as one.
+    """Records warnings from now on: Python's `warnings`, and log records of level WARNING or above.
 
-    They are shown as before, so not at all under PYTHONWARNINGS=ignore, which workers have. What C++ code writes to
-    standard error itself is not recorded.
+    Warnings stay visible as before, so none under PYTHONWARNINGS=ignore, which workers have. Messages that C++ code
+    writes to standard error are not recorded.
     """
     global _watching
     if _watching:
         return
     _watching = True
     is_shown = "ignore" not in sys.warnoptions
-    if not is_shown:  # Python would drop them before they reach `showwarning`
+    if not is_shown:  # Python would drop them before `showwarning` is called
         warnings.simplefilter("default")
         for category in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
             warnings.simplefilter("ignore", category)
@@ -40,7 +40,7 @@ def watch() -> None:
         if record.levelno >= logging.WARNING and not f"{record.name}.".startswith("ray."):
             try:
                 _record(f"{record.name}: {record.getMessage()}")
-            except (TypeError, ValueError):  # the logger says itself that the arguments do not fit the text
+            except (TypeError, ValueError):  # the logger itself reports arguments that do not match the text
                 return record
         return record
 
@@ -49,7 +49,7 @@ def watch() -> None:
 
 
 def recorded() -> tuple[str, ...]:
-    """Returns the warnings so far, each once, sorted; without what differs between two processes."""
+    """Returns the warnings so far, sorted, each once, without parts that differ between processes."""
     return tuple(sorted(_texts))
 
 

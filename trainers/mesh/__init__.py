@@ -1,1 +1,1 @@
-"""The mesh of a trial's ranks, and what splits a model over it: tensor, context and pipeline parallelism."""
+"""The mesh of a trial's ranks, and how a model is split over it: tensor, context, pipeline and expert parallelism."""

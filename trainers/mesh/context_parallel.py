@@ -1,11 +1,10 @@
-"""Context parallelism: a rank's part of every sequence, cut so that causal attention is as much work on every rank.
+"""Context parallelism: a rank's part of every sequence, cut so that causal attention is equal work for all ranks.
 
-A sequence is cut into twice as many pieces as there are ranks. A rank has one piece from the head and the piece equally
-far from the tail: queries of the first see few keys where those of the second see many. All but attention goes token by
-token; attention gathers keys and values of all ranks (`trainers.kernels.attention.Share`). Where ranks exchange heads
-instead, each attends to whole sequences, has as much work as the others, and its part is in one piece. The loss is the
-mean over a rank's tokens, of which all ranks have as many, so gradients are averaged over context-parallel as over
-data-parallel ranks.
+A sequence is cut into 2 x cp pieces. A rank has a piece from the head and the piece equally far from the tail: queries
+of the first attend to few keys, queries of the second to many. All layers but attention work token by token; attention
+gathers keys and values of all ranks (`trainers.kernels.attention.Share`). If ranks exchange heads instead, each attends
+to whole sequences with equal work, and its part is one piece. The loss is the mean over a rank's tokens, equally many
+on all ranks, so gradients are averaged over context-parallel ranks as over data-parallel ones.
 """
 
 from collections.abc import Sequence
@@ -26,8 +25,8 @@ from trainers.spec.recipe_axes import AttentionMask, TrainedTokens
 class ContextParallel:
     """Cuts sequences of `seq_len` tokens over the mesh's `cp` axis; a rank attends with its `heads`, or some of them.
 
-    Where tokens have flags the loss of a step is the mean over its labels, of which micro-batches and ranks have
-    different numbers.
+    If tokens have flags, a step's loss is the mean over its labels, whose number differs between micro-batches and
+    ranks.
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class ContextParallel:
         self._has_flags = has_flags
         self._num_labels: torch.Tensor | None = None
         self.labels_of_step: torch.Tensor | None = None
-        """Labels that `count_labels` counted last, 0-dim; None where every token is one."""
+        """Number of labels at the last `count_labels`, 0-dim; None if every token is one."""
         self._num_replicas = mesh.size("dp_replicate", "dp_shard")
         self._replicas = mesh.group("dp_replicate", "dp_shard") if has_flags else None
         self._takes_positions = spec.position != "alibi"
@@ -68,15 +67,14 @@ class ContextParallel:
                 share_attention(model, self._share)
 
     def part(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Returns this rank's part of int64 [batch, seq_len] tokens."""
         if self._share.tokens is None:
             return tokens
-        self._share.num_queries(tokens.shape[1] // self.size)  # raises where it is another length
+        self._share.num_queries(tokens.shape[1] // self.size)  # raises for another length
         return tokens.index_select(1, self._share.tokens)
 
     def entered(self, tokens: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """Returns this rank's part of int64 [batch, seq_len] tokens and further arguments of the forward pass to come,
-        whose attention mask follows these tokens' flags.
+        """Returns this rank's part of int64 [batch, seq_len] tokens, and further arguments of the next forward pass.
+        The attention mask of that pass follows these tokens' flags.
         """
         if self._share.mask != "causal":
             self._share.spans = spans_of(tokens, self._share.mask, self._share.queries)
@@ -84,13 +82,14 @@ class ContextParallel:
             tokens = ids_of(tokens)
         part, arguments = self.part(tokens), self.positions()
         if self._makes_masks:
-            # Without a mask of padding transformers looks for documents in the positions, and the host waits for that.
+            # Without a padding mask transformers searches the positions for documents, and the host waits for the
+            # result.
             arguments["attention_mask"] = torch.ones_like(part, dtype=torch.bool)
         return part, arguments
 
     def positions(self) -> dict[str, torch.Tensor]:
-        """Returns the arguments of a model's forward pass with the positions of this rank's tokens: in their document
-        under a document mask, so that each is trained as it would be alone, else in their sequence.
+        """Returns the position arguments of a model's forward pass for this rank's tokens. Under a document mask
+        positions count within a document, so that each is trained as if alone; otherwise within the sequence.
         """
         if not self._takes_positions:
             return {}
@@ -103,7 +102,9 @@ class ContextParallel:
         return {"position_ids": positions}
 
     def inputs(self, tokens: torch.Tensor) -> Inputs:
-        """Returns this rank's tokens, the labels that follow them, and their positions, out of [batch, seq_len + 1]."""
+        """Returns this rank's tokens, the labels that follow them, and their positions, from tokens [batch, seq_len +
+        1].
+        """
         part, arguments = self.entered(tokens[:, :-1])
         labels = self.part(tokens[:, 1:])
         if self._has_flags:
@@ -111,11 +112,11 @@ class ContextParallel:
         return Inputs(tokens=part, labels=labels, arguments=arguments, num_labels=self._num_labels)
 
     def count_labels(self, micro_batches: Sequence[torch.Tensor], *, all_ranks: bool) -> None:
-        """Makes the losses to come add up to the mean over the labels of these [batch, seq_len + 1] tokens, on all
-        data-parallel ranks or on this one's sequences; a collective in the first case.
+        """Counts the labels of these tokens [batch, seq_len + 1], so that the coming losses add up to the mean over
+        labels: of all data-parallel ranks (a collective), or of this rank's sequences.
 
-        The sum of a micro-batch's losses is divided by the mean number of labels of a micro-batch and rank, and what
-        follows takes the mean over both, as where every token has a loss.
+        A micro-batch's summed loss is divided by the mean number of labels per micro-batch and rank; later code
+        averages over both, as it does if every token has a loss.
         """
         if not self._has_flags:
             return
@@ -127,7 +128,7 @@ class ContextParallel:
         self._num_labels = count.clamp(min=1) / parts
 
     def gathered(self, output: torch.Tensor) -> torch.Tensor:
-        """Returns [batch, seq_len, ...] in the sequence's order from the ranks' parts; a collective, no gradient."""
+        """Returns [batch, seq_len, ...] in sequence order from the ranks' parts; a collective without gradient."""
         if self._share.tokens is None:
             return output
         ranks = [torch.empty_like(output) for _ in range(self.size)]
@@ -136,39 +137,42 @@ class ContextParallel:
         return joined if self._share.keys is None else joined.index_select(1, self._share.keys.argsort())
 
     def mean(self, value: torch.Tensor) -> torch.Tensor:
-        """Returns the mean over the ranks' parts of sequences, which are as long; a collective without gradient."""
+        """Returns the mean over the ranks' equally long parts of sequences; a collective without gradient."""
         if self.size > 1:
             dist.all_reduce(value, group=self._share.group)
         return value / self.size
 
     @staticmethod
     def in_effect(models: Sequence[Model]) -> int:
-        """Returns the degree by which sequences are cut, by the group that the model's attention gathers over."""
+        """Returns the degree by which sequences are cut, read from the group that the model's attention uses."""
         share: Any = getattr(models[0].module.config, SHARE, None)
         return 1 if share is None or share.group is None else dist.get_world_size(share.group)
 
     @staticmethod
     def exchange_in_effect(models: Sequence[Model]) -> CpExchange:
-        """Returns what the ranks that share out sequences exchange, by what the model's attention does."""
+        """Returns the objects that context-parallel ranks exchange, read from the model's attention."""
         share: Share | None = getattr(models[0].module.config, SHARE, None)
         return "all_to_all" if share is not None and share.exchanges_heads else "gather"
 
     @property
     def trained_in_effect(self) -> TrainedTokens | None:
-        """The tokens that the last step's loss was a mean over; None before a step, or where a mask decides too."""
+        """Tokens over which the loss is averaged, by whether a step counted labels; None if a document or prefix mask
+        decides too.
+        """
         if self._share.mask != "causal":
             return None
         return "all" if self._num_labels is None else "marked"
 
     @staticmethod
     def mask_in_effect(models: Sequence[Model]) -> AttentionMask:
-        """Returns the mask by which the model's attention is computed."""
         share: Share | None = getattr(models[0].module.config, SHARE, None)
         return "causal" if share is None else share.mask
 
 
 def order_of(rank: int, size: int, seq_len: int) -> torch.Tensor:
-    """Returns the positions of a rank's tokens, in its order: piece `rank` from the head, then that from the tail."""
+    """Returns the positions of a rank's tokens in its order: piece `rank` from the head, then piece `rank` from the
+    tail.
+    """
     piece = seq_len // (2 * size)
     places = torch.arange(piece)
     return torch.cat((places + rank * piece, places + (2 * size - 1 - rank) * piece))

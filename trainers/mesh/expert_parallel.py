@@ -1,12 +1,13 @@
-"""Expert parallelism: each rank of a group has some experts of every block, and computes the rows of all the group's
-tokens for them (arXiv 2006.16668, section 3).
+"""Expert parallelism: each rank of a group has some experts of every block, and computes for them the rows of all the
+group's tokens (arXiv 2006.16668, section 3).
 
-The ranks of a group are neighbours among those that share one copy of the model. A rank holds plain parameters of its
-experts alone, which FSDP2 lays out over the ranks that have the same ones; everything else is laid out over all. Rows
-go to the experts' ranks and back inside a block (`trainers.kernels.experts`).
+The ranks of a group are neighbours among the ranks that share one copy of the model. A rank holds its experts as plain
+parameters, which FSDP2 shards over the ranks that have the same experts; all other parameters are sharded over all
+ranks. Rows go to the experts' ranks and back inside a block (`trainers.kernels.experts`).
 
-The gradient of an expert sums up the rows of all its group's ranks, of which each has a mean loss of its own, where
-others are means over the ranks. `average` divides by the ranks of a group what FSDP2 has averaged over all others.
+An expert's gradient sums the rows of all ranks of its group, each with its own mean loss, while other gradients are
+means over the ranks. FSDP2 averages an expert's gradient over all other ranks, and `average` divides it by the group's
+size.
 """
 
 import dataclasses
@@ -25,10 +26,9 @@ from trainers.spec.architectures.with_experts import WithExperts
 
 
 class ExpertParallel:
-    """A model, or stages of it, whose experts the mesh's `ep` ranks share out; with one rank nothing is changed."""
+    """A model, or stages of it, with experts shared out over the mesh's `ep` ranks; one rank changes nothing."""
 
     def __init__(self, models: Sequence[Model], mesh: Mesh) -> None:
-        """Takes `models` on the meta device."""
         self.size = mesh.size("ep")
         self._cut = set[str]()
         if self.size == 1:
@@ -40,11 +40,11 @@ class ExpertParallel:
             self._cut |= {f"{name}.{parameter_name}" for parameter_name, _ in experts.named_parameters()}
 
     def cut(self, name: str, full: torch.Tensor) -> torch.Tensor:
-        """Returns this rank's experts of the parameter called `name`; all of it where it is no experts'."""
+        """Returns this rank's experts of the parameter `name`, or all of it if it belongs to no expert."""
         return full.chunk(self.size)[self._rank].clone() if name in self._cut else full
 
     def gathered(self, name: str, part: torch.Tensor) -> torch.Tensor:
-        """Returns the whole of a part that `cut` returned; a collective of the group's ranks."""
+        """Returns the whole parameter for a part from `cut`; a collective of the group's ranks."""
         if name not in self._cut:
             return part
         ranks = [torch.empty_like(part) for _ in range(self.size)]
@@ -52,7 +52,7 @@ class ExpertParallel:
         return torch.cat(ranks)
 
     def placed(self, name: str, tensor: StateTensor) -> StateTensor:
-        """Returns the place in the whole model of `tensor`, which lies in this rank's part of the parameter `name`."""
+        """Returns `tensor`, a part of this rank's parameter `name`, with its place in the whole model."""
         if name not in self._cut:
             return tensor
         count, *others = tensor.shape
@@ -63,14 +63,14 @@ class ExpertParallel:
         return dataclasses.replace(tensor, shape=(count * self.size, *others), parts=parts)
 
     def average(self, gradients: Iterable[tuple[str, torch.Tensor | None]]) -> None:
-        """Divides the gradients of experts by the number of ranks whose rows they sum up, in place."""
+        """Divides experts' gradients, in place, by the number of ranks whose rows they sum."""
         for name, gradient in gradients:
             if name in self._cut and gradient is not None:
                 gradient.div_(self.size)
 
     @staticmethod
     def in_effect(models: Sequence[Model]) -> int | None:
-        """Returns the number of ranks that share out experts, by this one's; None where it has no block."""
+        """Returns the number of ranks that share out experts, from the number on this rank; None if it has no block."""
         held = [next(experts.parameters()).shape[0] for model in models for _, experts in experts_of(model)]
         if held:
             return models[0].spec.num_experts // held[0]
@@ -78,8 +78,8 @@ class ExpertParallel:
 
 
 def experts_of(model: Model, unit: nn.Module | None = None) -> Iterator[tuple[str, nn.Module]]:
-    """Yields the experts of each block, a module, with its name in the plain model; of the block in `unit` alone where
-    that is given.
+    """Yields each block's module of experts with its name in the plain model; only the module of the block in `unit`,
+    if given.
     """
     family = architecture_of(model.spec.architecture)
     if not isinstance(family, WithExperts):

@@ -1,4 +1,4 @@
-"""The stages of one rank, trained as one pipeline: what engines ask for where `pp` is above 1."""
+"""`Pipeline`: the stages of a rank, trained as part of one pipeline, for engines with `pp` above 1."""
 
 import contextlib
 import dataclasses
@@ -24,30 +24,30 @@ from trainers.spec.stages import Stage, stages_of_rank
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class LocalStage:
-    """Holds one stage that this rank runs."""
+    """A stage that this rank runs."""
 
     stage: Stage
     model: Model
-    """Part of the transformers model that the stage has."""
+    """The stage's part of the transformers model."""
     module: nn.Module
-    """The same as the engine has laid it out: sharded, wrapped or as it is."""
+    """The same part as laid out by the engine: sharded, wrapped or unchanged."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class PipelineHooks:
-    """Holds the functions of its engine that a pipeline calls."""
+    """The functions of an engine that its pipeline calls."""
 
     computing: Callable[[], AbstractContextManager[Any]]
-    """The context of a forward pass."""
+    """Returns the context of a forward pass."""
     exchanges: Callable[[nn.Module, bool], bool]
-    """Prepares the exchange of gradients for a stage's backward pass, the step's last or not; returns whether this pass
-    has one."""
+    """Prepares a stage's backward pass (True for the step's last pass); returns whether the pass exchanges gradients.
+    """
     scaled: Callable[[torch.Tensor], torch.Tensor]
     """Scales a micro-batch's mean loss before it is differentiated."""
 
 
 class Pipeline:
-    """Runs micro-batches through the stages of a pipeline group, of which this rank has `parts`."""
+    """Runs micro-batches through the stages of a pipeline group, some of which are on this rank."""
 
     def __init__(
         self,
@@ -62,9 +62,8 @@ class Pipeline:
         hidden_dtype: torch.dtype,
         hooks: PipelineHooks,
     ) -> None:
-        """Takes the stages that this rank runs as `models`, and the same as the engine has laid them out as `modules`.
-
-        The ranks of this pipeline are `group`; stages send each other tensors of `hidden_dtype`.
+        """Creates the pipeline. `models` are this rank's stages, `modules` the same stages as laid out by the engine.
+        `group` has this pipeline's ranks; stages exchange tensors of `hidden_dtype`.
         """
         stages = stages_of_rank(recipe, layout, dist.get_rank(group))
         self._parts = tuple(
@@ -73,14 +72,14 @@ class Pipeline:
         )
         self._recipe, self._layout, self._context = recipe, layout, context
         self._group, self._device, self._hidden_dtype, self._hooks = group, device, hidden_dtype, hooks
-        # What a stage gives is a view of its hidden states, which nothing here writes to.
+        # A stage's output is a view of its hidden states, which nothing writes to.
         warnings.filterwarnings("ignore", message=r"FSDP2-wrapped module \(.*\) returned a view tensor")
         self._size: tuple[int, ...] = ()
         self._losses: list[torch.Tensor] = []
         self._ends: Any = _ends_group(layout, group) if recipe.model.tied_embeddings else None
 
     def in_effect(self) -> dict[str, Any]:
-        """Returns the pipeline's axes of Layout as they are in effect; None for one that only a step shows."""
+        """Returns the pipeline's axes of Layout in effect; None for the schedule before a step."""
         return {
             "pp": dist.get_world_size(self._group),
             "schedule": self._schedule.in_effect if self._size else None,
@@ -88,7 +87,9 @@ class Pipeline:
         }
 
     def run(self, micro_batches: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Runs all micro-batches forwards and backwards; returns their mean losses where this rank has the head."""
+        """Runs all micro-batches forward and backward; returns their mean losses on a rank with the head, else an empty
+        list.
+        """
         size = (len(micro_batches), *micro_batches[0].shape)
         if size != self._size:
             self._schedule = self._make_schedule(*size)
@@ -98,7 +99,7 @@ class Pipeline:
         return self._losses
 
     def tied_copy(self) -> nn.Parameter | None:
-        """Returns this rank's copy of a table that the embedding and the head share; None where it has none."""
+        """Returns this rank's copy of a table that embedding and head share; None if it has none."""
         family = architecture_of(self._recipe.model.architecture)
         for part in self._parts if self._recipe.model.tied_embeddings else ():
             for has, path in ((part.stage.has_embeddings, family.embeddings[0]), (part.stage.has_head, family.head)):
@@ -108,34 +109,34 @@ class Pipeline:
 
     @property
     def tied_name(self) -> str:
-        """Returns the name in the plain model of a table that the embedding and the head share."""
+        """Name in the plain model of the table that embedding and head share."""
         return f"{architecture_of(self._recipe.model.architecture).embeddings[0]}.weight"
 
     @property
     def has_second_copy(self) -> bool:
-        """Returns whether this rank's copy of a tied table is the second one, which neither norms nor weights count."""
+        """Whether this rank's copy of a tied table is the second one, which norms and saved weights leave out."""
         return bool(self._recipe.model.tied_embeddings) and any(part.stage.has_head for part in self._parts)
 
     @torch.no_grad()
     def sum_tied(self, gradient: torch.Tensor) -> None:
-        """Adds the gradients of both copies of a tied table, in place, so that both stay one."""
+        """Sums the gradients of both copies of a tied table in place, so that the copies stay equal."""
         moved = gradient.to(self._device)
         reduce_in_place(moved, self._ends)
         if moved is not gradient:
             gradient.copy_(moved)
 
     def logits(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Returns fp32 logits [batch, seq_len, vocab] of int64 [batch, seq_len] tokens, on all its ranks."""
+        """Returns fp32 logits [batch, seq_len, vocab] of int64 tokens [batch, seq_len], on all the pipeline's ranks."""
         shape = (len(tokens), tokens.shape[1] // self._context.size, self._recipe.model.vocab_size)
         return self._context.gathered(self._forward_only(tokens, shape, has_labels=False))
 
     def loss(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Returns the mean loss of this rank's part of int64 [batch, seq_len + 1] tokens, 0-dim fp32, on every rank."""
+        """Returns the mean loss of this rank's part of int64 tokens [batch, seq_len + 1], 0-dim fp32, on every rank."""
         return self._forward_only(tokens, (), has_labels=True)
 
     @torch.no_grad()
     def _forward_only(self, tokens: torch.Tensor, shape: tuple[int, ...], *, has_labels: bool) -> torch.Tensor:
-        """Returns the last stage's output, of that shape in fp32, on every rank; stages run one after another."""
+        """Returns the last stage's output, of `shape` in fp32, on every rank; stages run one after another."""
         hidden, stage_input = self._sent_shape(len(tokens), tokens.shape[1] - has_labels), tokens
         num_stages, ranks = self._parts[0].stage.num_stages, dist.get_world_size(self._group)
         for index in range(num_stages):
@@ -156,9 +157,8 @@ class Pipeline:
     def named_weights(
         self, weights_of_stage: Callable[[nn.Module], Iterator[tuple[str, torch.Tensor]]]
     ) -> Iterator[tuple[str, Any]]:
-        """Yields the weights of all stages on every rank, in the order of the model, a tied table once.
-
-        `weights_of_stage` yields those of one stage, whole, by their names in the plain model.
+        """Yields the whole weights of all stages on every rank, in the model's order, a tied table once.
+        `weights_of_stage` yields one stage's whole weights by their names in the plain model.
         """
         skipped = f"{architecture_of(self._recipe.model.architecture).head}.weight"
         for index in range(self._parts[0].stage.num_stages):
@@ -181,7 +181,6 @@ class Pipeline:
                 yield name, received
 
     def close(self) -> None:
-        """Frees the schedule's buffers."""
         self._losses = []
         self._size = ()
         with contextlib.suppress(AttributeError):
@@ -211,7 +210,7 @@ class Pipeline:
         return PipelineSchedule(stages, self._layout, num_micro_batches, self._hooks.scaled)
 
     def _sent_shape(self, micro_batch: int, length: int) -> tuple[int, int, int]:
-        """Returns the shape of what a stage sends for sequences of `length` tokens: this rank's part of its output."""
+        """Returns the shape of a stage's output, this rank's part, for sequences of `length` tokens."""
         return micro_batch, length // self._context.size, self._recipe.model.hidden_size // self._layout.parts("width")
 
     def _forward_of(self, part: LocalStage) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
@@ -222,7 +221,8 @@ class Pipeline:
                 )
             if part.stage.has_head:
                 self._losses.append(output.detach())
-                # Torch merges what a last stage gives along a dimension, and frees its graph where it is no view.
+                # Torch concatenates the last stage's outputs along a dimension, and frees the graph of an output that
+                # is no view.
                 return torch.stack((output,))
             if output.dtype != self._hidden_dtype:
                 raise RuntimeError(

@@ -1,8 +1,8 @@
-"""The order in which a pipeline's micro-batches run, by torch.distributed.pipelining.
+"""Runs a pipeline's micro-batches in the order of torch.distributed.pipelining's schedules.
 
-Shapes of what stages send are stated, so that torch runs no forward pass to learn them. Torch would make buffers for
-every micro-batch of a step at once, two hidden states a micro-batch and boundary: here each is made when it is received
-into, and freed with the pass that reads it last.
+Shapes of stages' inputs and outputs are stated, so that torch runs no forward pass to learn them. Torch would allocate
+buffers for all micro-batches of a step at once, two hidden states per micro-batch and boundary. Here a buffer is
+allocated for a receive and freed after the last pass that reads it.
 """
 
 import contextlib
@@ -19,12 +19,13 @@ from trainers.spec.layout import Layout
 from trainers.spec.stages import Stage
 
 Forward = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""A stage's function of hidden states and the tokens [micro_batch, seq_len + 1]: hidden states, or the mean loss
-where it has the head."""
+"""A stage's function of hidden states and tokens [micro_batch, seq_len + 1]; returns hidden states, or the mean loss if
+the stage has the head.
+"""
 
 
 class ScheduledStage(PipelineStage):
-    """A stage that runs `forward`, and asks before each backward pass whether gradients are exchanged in it."""
+    """A stage that runs `forward`, and asks before each backward pass whether it exchanges gradients."""
 
     def __init__(
         self,
@@ -37,18 +38,17 @@ class ScheduledStage(PipelineStage):
         device: torch.device,
         group: Any,
     ) -> None:
-        """Takes `exchanges`, which says for a backward pass (the step's last or not) whether it exchanges gradients.
-
-        The stage's input and output are `shapes`, on the meta device.
+        """Creates the stage. `exchanges` returns whether a backward pass exchanges gradients; its argument is True for
+        a step's last pass. `shapes` are the stage's input and output on the meta device.
         """
-        # Torch would gather all of FSDP2's units ahead, at stage 3 too: it is shown no such module.
+        # Torch would gather all FSDP2 units in advance, at stage 3 too, so FSDP2 modules are hidden from it.
         submodule = module if isinstance(module, DistributedDataParallel) else nn.Module()
         super().__init__(submodule, stage.index, stage.num_stages, device, shapes[0], shapes[1], group=group)
         self._forward, self._exchanges = forward, exchanges
 
     def forward_maybe_with_nosync(self, stage_input: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         module: Any = self.submod
-        # DDP is told before the backward pass, not here, where passes of several micro-batches are under way.
+        # DDP is told before the backward pass; at this point passes of several micro-batches are in progress.
         quiet = module.no_sync() if isinstance(module, DistributedDataParallel) else contextlib.nullcontext()
         with quiet:
             return self._forward(stage_input, tokens)
@@ -57,7 +57,7 @@ class ScheduledStage(PipelineStage):
         exchanges = self._exchanges(last_backward)
         gradients = super().backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward=exchanges)
         if self.is_last:
-            # Torch keeps losses to the step's end, and with its graph one would keep what the stage received.
+            # Torch keeps losses until the step's end; with its graph a loss would keep the stage's input too.
             bwd_kwargs["stage_output"].detach_()
         return gradients
 
@@ -71,7 +71,7 @@ class ScheduledStage(PipelineStage):
 
     @contextlib.contextmanager
     def _without_buffers(self) -> Generator[None, None, None]:
-        """Lets torch describe on the meta device what it receives into."""
+        """Makes torch create its receive buffers on the meta device."""
         device, self.device = self.device, torch.device("meta")
         try:
             yield
@@ -91,11 +91,11 @@ class ScheduledStage(PipelineStage):
         return _released(super()._retrieve_recv_grads(bwd_chunk_id), self.grad_recv_info[bwd_chunk_id])
 
     def perform_reduce_grad(self, grad_scale_factor: int) -> None:
-        """Does nothing: the last backward pass has exchanged gradients."""
+        """Does nothing, because the last backward pass has exchanged gradients."""
 
 
 def _released(received: Any, recv_infos: Any) -> Any:
-    """Returns what was received, which `recv_infos` hold no longer."""
+    """Returns the received tensors and drops the references that `recv_infos` hold."""
     for info in recv_infos:
         if (buffer := getattr(info, "buffer", None)) is not None:
             info.buffer = torch.empty_like(buffer, device="meta", requires_grad=buffer.requires_grad)
@@ -103,7 +103,7 @@ def _released(received: Any, recv_infos: Any) -> Any:
 
 
 class PipelineSchedule:
-    """Runs one step's micro-batches of one size through the stages of this rank."""
+    """Runs a step's micro-batches of equal size through this rank's stages."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class PipelineSchedule:
         num_micro_batches: int,
         scaled: Callable[[torch.Tensor], torch.Tensor],
     ) -> None:
-        """Scales a micro-batch's mean loss by `scaled` before it is differentiated."""
+        """Creates the schedule. `scaled` scales a micro-batch's mean loss before it is differentiated."""
         self._starts = any(stage.is_first for stage in stages)
         self._ends = any(stage.is_last for stage in stages)
         settings: dict[str, Any] = {"loss_fn": lambda loss, _: scaled(loss), "scale_grads": False}
@@ -124,20 +124,20 @@ class PipelineSchedule:
 
     @property
     def in_effect(self) -> str:
-        """Returns the layout's word for the schedule that runs, else its class."""
+        """The layout's name of the running schedule, or its class's name."""
         kind = type(self._schedule)
         return {Schedule1F1B: "1f1b", ScheduleInterleaved1F1B: "interleaved"}.get(kind, kind.__name__)
 
     def run(self, micro_batches: Sequence[torch.Tensor]) -> None:
-        """Runs all micro-batches, int64 [micro_batch, seq_len + 1] each, forwards and backwards.
+        """Runs all micro-batches (int64 [micro_batch, seq_len + 1] each) forward and backward.
 
         Raises:
-            Exception: what a stage's own forward or backward pass raised.
+            Exception: a stage's forward or backward pass raised it.
         """
         tokens = torch.cat(list(micro_batches))
         arguments = (tokens[:, :-1],) if self._starts else ()
         options: dict[str, Any] = {"tokens": tokens} | ({"target": tokens} if self._ends else {})
-        if "return_outputs" in inspect.signature(self._schedule.step).parameters:  # older torch returns them always
+        if "return_outputs" in inspect.signature(self._schedule.step).parameters:  # older torch always returns them
             options["return_outputs"] = False
         try:
             self._schedule.step(*arguments, **options)
@@ -146,7 +146,7 @@ class PipelineSchedule:
 
 
 def _original_error(error: BaseException) -> BaseException:
-    """Returns the stage's own error where torch wraps it in another: one for want of memory must be recognised."""
+    """Returns the stage's own error from torch's wrapping error, so that out-of-memory errors are recognised."""
     while isinstance(error, RuntimeError) and error.__cause__ is not None:
         error = error.__cause__
     return error

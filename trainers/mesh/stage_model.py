@@ -1,9 +1,8 @@
-"""One stage of a pipeline as a transformers model whose other parts pass through what they are given.
+"""A pipeline stage as a transformers model whose other parts pass their input through.
 
-The model's own forward pass stays what runs: it makes masks, ALiBi and rotary positions for the blocks that a stage
-has, and parameters keep their names. A stage without the embeddings is given hidden states as `inputs_embeds`, one
-without the head gives hidden states as `logits`; under tensor parallelism these are a rank's tokens, folded
-(`trainers.mesh.tensor_parallel`).
+The model's own forward pass runs: it computes masks, ALiBi and rotary positions for the stage's blocks, and parameters
+keep their names. A stage without the embeddings gets hidden states as `inputs_embeds`, a stage without the head returns
+hidden states as `logits`. Under tensor parallelism these are a rank's tokens, folded (`trainers.mesh.tensor_parallel`).
 """
 
 import dataclasses
@@ -20,28 +19,28 @@ from trainers.spec.stages import Stage
 
 
 class NoPositions(nn.Module):
-    """Adds nothing to the hidden states: stands for a table of positions, which the first stage has added."""
+    """Adds nothing to hidden states; replaces a position table, which the first stage has already added."""
 
     def forward(self, positions: torch.Tensor) -> torch.Tensor:
         return torch.zeros((), device=positions.device)
 
 
 def cut(model: Model, stage: Stage) -> Model:
-    """Returns the part of a whole `model` that `stage` runs, changing its module in place; it is on the meta device."""
+    """Returns the part of a whole `model` on the meta device that `stage` runs; changes its module in place."""
     config: Any = model.module.config
     family = architecture_of(config.model_type)
     for path in () if stage.has_embeddings else family.embeddings:
         part = model.module.get_submodule(path)
         after_first = path != family.embeddings[0]
         _replace(model.module, path, NoPositions() if after_first and isinstance(part, nn.Embedding) else PassThrough())
-    if not stage.has_embeddings:  # hidden states stand in their place
+    if not stage.has_embeddings:  # the input is hidden states instead
         set_factor(model, family.embedding_factor, 1.0)
     for path in () if stage.has_head else (family.final_norm, family.head):
         _replace(model.module, path, PassThrough())
     blocks = model.module.get_submodule(family.blocks)
     for index in range(len(model.blocks)):
         if index not in stage.blocks:
-            delattr(blocks, str(index))  # the others keep their places, and so the names of their parameters
+            delattr(blocks, str(index))  # the remaining blocks keep their indices and so their parameters' names
     if kinds := getattr(config, "layer_types", None):  # transformers counts the blocks that it runs
         config.layer_types = [kinds[index] for index in stage.blocks]
     stage_blocks = tuple(model.blocks[index] for index in stage.blocks)
@@ -63,11 +62,12 @@ def run_stage(
     *,
     has_labels: bool,
 ) -> torch.Tensor:
-    """Returns hidden states after `stage`, or with the head the mean loss of `tokens` that have labels, or logits.
+    """Returns the hidden states after `stage`; with the head the mean loss of `tokens` if they have labels, else
+    logits.
 
-    `module` is the stage's model as an engine has laid it out. `stage_input` is what the stage before returned for this
-    rank's part of sequences; the first stage looks at `tokens` in its place. These are int64 [micro_batch, seq_len],
-    with a column more where they have labels.
+    `module` is the stage's model as laid out by the engine. `stage_input` is the previous stage's output for this
+    rank's part of sequences; the first stage reads `tokens` instead, int64 [micro_batch, seq_len], plus a column if
+    they have labels.
     """
 
     def run(part: torch.Tensor, **arguments: torch.Tensor) -> Any:

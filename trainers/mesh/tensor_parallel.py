@@ -1,15 +1,15 @@
 """Tensor parallelism with sequence parallelism (arXiv 1909.08053, 2205.05198): a rank's part of every block.
 
-The residual stream between blocks is cut along the micro-batch's tokens. A block's attention and its feed-forward
-block gather it, compute this rank's heads and columns, and reduce-scatter what the rows give. The tokens of all
-sequences are cut as one row: collectives of the parts are then whole tensors in their order, which nothing copies.
-Stages of a pipeline send each other the parts alone. The vocabulary is cut too: embedding and head hold this rank's
-rows of their table, and no rank holds all logits of its tokens.
+The residual stream between blocks is cut along the micro-batch's tokens. Attention and the feed-forward block gather
+it, compute this rank's heads and columns, and reduce-scatter the products of the row-wise layers. The tokens of all
+sequences are cut as one row, so that collectives work on contiguous tensors without copies. Pipeline stages exchange
+only the parts. The vocabulary is cut too: embedding and head hold this rank's rows of their table, and no rank holds
+all logits of its tokens.
 
-A rank's part of a weight is a plain parameter of its own size. So everything that lays parameters out, FSDP2 and DDP
-alike, lays out the parts as it would the whole, and a step meets no tensor type whose operations the host dispatches
-in Python. What all ranks of a group hold whole (norms, biases of row layers) has a gradient of this rank's tokens
-alone, which `sum_replicated` completes once a step.
+A rank's part of a weight is a plain parameter of the part's size. So FSDP2 and DDP handle parts like whole parameters,
+and the host dispatches no operations of tensor subclasses in Python. Parameters that all ranks of a group hold whole
+(norms, biases of row-wise layers) get gradients of this rank's tokens alone; `sum_replicated` completes them once a
+step.
 """
 
 import dataclasses
@@ -34,24 +34,23 @@ from trainers.spec.architectures import architecture_of
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Cut:
-    """Describes the cut of a parameter over the ranks: along `dim`, each of its `stacked` matrices by itself."""
+    """The cut of a parameter over the ranks: along `dim`, separately for each of its `stacked` matrices."""
 
     dim: int
     stacked: int = 1
 
 
 class TensorParallel:
-    """A model, or stages of it, cut over the ranks of the mesh's `tp` axis; with one rank nothing is changed."""
+    """A model, or stages of it, cut over the ranks of the mesh's `tp` axis; one rank changes nothing."""
 
     def __init__(self, models: Sequence[Model], mesh: Mesh) -> None:
-        """Takes `models` on the meta device."""
         model = models[0]
         self.size = mesh.size("tp")
         self._rank = mesh.coordinates["tp"] if self.size > 1 else 0
         self._cuts: dict[str, Cut] = {}
         self._replicated: set[str] = set()
         self._sequences = torch.Size()
-        """(micro-batch, length) of the hidden states that were folded or unfolded last."""
+        """(micro-batch, length) of the hidden states that were last folded or unfolded."""
         heads = model.spec.num_heads // self.size
         self.heads = range(self._rank * heads, (self._rank + 1) * heads)
         if self.size == 1:
@@ -71,8 +70,8 @@ class TensorParallel:
     def enter(self, models: Sequence[Model]) -> None:
         """Gives the first block of each model this rank's tokens, and the head its part of the logits.
 
-        Blocks were compiled or wrapped before, and the head has its loss: hooks added here run outside of these. A
-        pipeline's stage without blocks gives the tokens to its norm.
+        Call it after blocks were compiled or wrapped and the head has its loss, so that these hooks run outside. In a
+        pipeline stage without blocks the final norm gets the tokens.
         """
         for model in models if self.size > 1 else ():
             first = model.units[0] if model.units else model.module.get_submodule(self._family.final_norm)
@@ -81,14 +80,14 @@ class TensorParallel:
                 split_head(model.head, self._first_row, self._group)
 
     def cut(self, name: str, full: torch.Tensor) -> torch.Tensor:
-        """Returns this rank's part of the parameter called `name`."""
+        """Returns this rank's part of the parameter `name`."""
         if (cut := self._cuts.get(name)) is None:
             return full
         parts = [piece.chunk(self.size, cut.dim)[self._rank] for piece in full.chunk(cut.stacked, cut.dim)]
         return torch.cat(parts, cut.dim)
 
     def gathered(self, name: str, part: torch.Tensor) -> torch.Tensor:
-        """Returns the whole of a part that `cut` returned; a collective of the group's ranks."""
+        """Returns the whole parameter for a part from `cut`; a collective of the group's ranks."""
         if (cut := self._cuts.get(name)) is None:
             return part
         ranks = [torch.empty_like(part) for _ in range(self.size)]
@@ -97,12 +96,12 @@ class TensorParallel:
         return torch.cat([torch.cat(stack, cut.dim) for stack in stacks], cut.dim)
 
     def placed(self, name: str, tensor: StateTensor) -> StateTensor:
-        """Returns the place in the whole model of `tensor`, which lies in this rank's part of the parameter `name`."""
+        """Returns `tensor`, a part of this rank's parameter `name`, with its place in the whole model."""
         if (cut := self._cuts.get(name)) is None:
             replica = tensor.replica * self.size + self._rank
             return dataclasses.replace(tensor, replica=replica, num_replicas=tensor.num_replicas * self.size)
         shape = list(tensor.shape)
-        step = shape[cut.dim] // cut.stacked  # of one of the matrices, in the part
+        step = shape[cut.dim] // cut.stacked  # rows of one stacked matrix in this rank's part
         shape[cut.dim] *= self.size
         parts = tuple(
             TensorPart(offsets=offsets, tensor=values)
@@ -112,7 +111,7 @@ class TensorParallel:
         return dataclasses.replace(tensor, shape=tuple(shape), parts=parts)
 
     def _moved(self, part: TensorPart, cut: Cut, step: int) -> Iterator[tuple[tuple[int, ...], torch.Tensor]]:
-        """Yields the boxes of the whole that a box of this rank's part consists of, one for each stacked matrix."""
+        """Yields the offsets in the whole, and the values, of each stacked matrix's share of a part."""
         first, length = part.offsets[cut.dim], part.tensor.shape[cut.dim]
         for matrix in range(cut.stacked):
             start, stop = max(first, matrix * step), min(first + length, (matrix + 1) * step)
@@ -122,15 +121,14 @@ class TensorParallel:
                 yield tuple(offsets), part.tensor.narrow(cut.dim, start - first, stop - start)
 
     def is_cut(self, name: str) -> bool:
-        """Returns whether ranks hold different parts of the parameter called `name`."""
         return name in self._cuts
 
     def sum_replicated(self, gradients: Iterable[tuple[str, torch.Tensor | None]], device: torch.device) -> None:
-        """Sums in place the gradients of parameters that all ranks hold whole and use for a part of the sequence."""
+        """Sums in place the gradients of parameters that all ranks hold whole and apply to a part of the tokens."""
         if self.size == 1:
             return
         replicated = [gradient for name, gradient in gradients if name in self._replicated and gradient is not None]
-        if not replicated:  # a pipeline's stage of an embedding alone
+        if not replicated:  # a pipeline stage with only an embedding
             return
         flat = torch.cat([summand.flatten() for summand in replicated]).to(device)
         reduce_in_place(flat, self._group)
@@ -139,7 +137,7 @@ class TensorParallel:
 
     @staticmethod
     def in_effect(models: Sequence[Model]) -> int | None:
-        """Returns the degree by which the vocabulary is cut, by this rank's rows of it; None where it has none."""
+        """Returns the degree by which the vocabulary is cut, from this rank's rows of it; None if it has none."""
         for model in models:
             family = architecture_of(model.spec.architecture)
             for path in (family.embeddings[0], family.head):
@@ -184,12 +182,12 @@ class TensorParallel:
             table.group, table.first_row = self._group, self._first_row
 
     def _fold_between(self, model: Model) -> None:
-        """Folds hidden states between the blocks and what stands before and after them: embeddings, stages, the head.
+        """Folds hidden states between the blocks and the modules around them: embeddings, other stages, the head.
 
-        Folded, this rank's tokens [1, tokens, width] have the shape [micro-batch, length, width / tp] in the same
-        memory, and a pipeline's stages send no more than these. A model's own code takes positions and masks from the
-        first two sizes, and computes with no values there. GPT-2 gives what the final norm returns the shape of what
-        entered the blocks, so both must be folded alike.
+        Folding gives this rank's tokens [1, tokens, width] the shape [micro-batch, length, width / tp] in the same
+        memory, which is all that pipeline stages exchange. A model's own code reads positions and masks from the first
+        two sizes and does not compute with the values there. GPT-2 gives the final norm's output the shape of the
+        blocks' input, so both must be folded.
         """
         family, module = self._family, model.module
         embedded, norm = module.get_submodule(family.embeddings[-1]), module.get_submodule(family.final_norm)
@@ -200,7 +198,7 @@ class TensorParallel:
             model.head.register_forward_pre_hook(_before(self._gather_folded), with_kwargs=True)
 
     def _cut_tokens(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Returns this rank's tokens, folded, of those of all ranks."""
+        """Returns this rank's tokens, folded, from the tokens of all ranks."""
         self._sequences = hidden.shape[:2]
         return self._folded(take_part(hidden.flatten(0, 1), 0, self._group))
 
@@ -215,9 +213,8 @@ class TensorParallel:
         return self._gather(self._unfolded(folded))
 
     def _gather(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Returns the hidden states of all tokens, for products, in the type in which these compute.
-
-        A norm's output is in fp32 under autocast, which would cast it for each product: half the bytes are exchanged.
+        """Returns the hidden states of all tokens in the type of products. Under autocast a norm's output is fp32;
+        casting it before the exchange halves the bytes.
         """
         device_type = hidden.device.type
         if torch.is_autocast_enabled(device_type):
@@ -226,7 +223,7 @@ class TensorParallel:
 
 
 def _before(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., Any]:
-    """Returns a hook that changes a module's first argument, by place or by name `hidden_states`, before it runs."""
+    """Returns a hook that changes a module's first argument, positional or named `hidden_states`, before it runs."""
 
     def hook(_module: nn.Module, args: Any, kwargs: Any) -> Any:
         if args:
@@ -237,17 +234,16 @@ def _before(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., Any
 
 
 def _after(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., Any]:
-    """Returns a hook that changes what a module returns."""
     return lambda _module, _args, output: change(output)
 
 
 def _reduced(shares: torch.Tensor, group: Any) -> torch.Tensor:
-    """Returns this rank's tokens [1, tokens, width] of the ranks' sum of [micro-batch, length, width]."""
+    """Returns this rank's tokens [1, tokens, width] of the sum over ranks of `shares` [micro-batch, length, width]."""
     return reduce_scatter(shares.flatten(0, 1), 0, group)[None]
 
 
 class _Rows(nn.Linear):
-    """Some rows' share of a product, summed over the ranks and cut by tokens; the bias is added once."""
+    """A row-wise layer: its product is summed over the ranks and cut by tokens; the bias is added once."""
 
     group: Any
 
@@ -268,7 +264,7 @@ class _TransposedRows(Conv1D):
 
 
 class _Table(nn.Embedding):
-    """Some rows of an embedding: tokens of other ranks' rows add nothing to the ranks' sum."""
+    """This rank's rows of an embedding table; tokens in other ranks' rows add zeros to the sum over ranks."""
 
     group: Any
     first_row: int
@@ -281,5 +277,5 @@ class _Table(nn.Embedding):
             padding = None
         local_rows = F.embedding(torch.where(is_local, row, 0), self.weight, padding)
         rows = all_reduce(local_rows * is_local[..., None].to(local_rows.dtype), self.group)
-        scale: Any = getattr(self, "embed_scale", None)  # of Gemma's tables
+        scale: Any = getattr(self, "embed_scale", None)  # Gemma's tables have it
         return rows if scale is None else rows * scale.to(rows.dtype)

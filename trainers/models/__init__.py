@@ -1,1 +1,1 @@
-"""transformers' models as they are trained: built, filled with their first weights, converted to FP8."""
+"""transformers' models for training: built, filled with initial weights, given adapters, converted to FP8 or NF4."""

@@ -1,6 +1,6 @@
 """Low-rank adapters (`trainers.spec.adapters`) in a transformers model: added, and read back.
 
-An adapter computes in the type of its layer's input. Its parameters keep the states' type and are cast for each
+An adapter computes in the type of its layer's input. Its parameters have the states' type and are cast for each
 product, under every engine alike.
 """
 
@@ -20,8 +20,6 @@ from trainers.spec.recipe import Recipe
 
 
 class AdaptedLinear(nn.Linear):
-    """A linear layer with an adapter."""
-
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return adapted(self, input, super().forward(input))
 
@@ -34,7 +32,7 @@ class _AdaptedTransposed(Conv1D):
 
 
 class _QuantisedLinear(nn.Linear):
-    """`AdaptedLinear` over a weight in NF4."""
+    """`AdaptedLinear` with a weight in NF4."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return adapted(self, input, nf4.product(self, input))
@@ -48,7 +46,7 @@ class _QuantisedTransposed(Conv1D):
 
 
 def adapted(layer: Any, input: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
-    """Returns a layer's output with what its adapter adds, if it has one."""
+    """Returns a layer's output plus its adapter's, if it has one."""
     if not hasattr(layer, DOWN):
         return output
     down, up = (getattr(layer, name).weight.to(input.dtype) for name in (DOWN, UP))
@@ -56,8 +54,8 @@ def adapted(layer: Any, input: torch.Tensor, output: torch.Tensor) -> torch.Tens
 
 
 def add_adapters(model: Model, recipe: Recipe) -> Model:
-    """Freezes a model on the meta device and gives the recipe's linear layers adapters, in place; returns it with the
-    names of all its parameters. Nothing changes where the recipe has no adapters.
+    """Freezes a model on the meta device and adds adapters to the recipe's linear layers, in place; returns it with the
+    names of all its parameters. Does nothing for a recipe without adapters.
     """
     if not recipe.adapter_rank:
         return model
@@ -83,8 +81,8 @@ def is_transposed(layer: nn.Module) -> bool:
 
 
 def adapters_in_effect(models: Sequence[Model], recipe: Recipe) -> dict[str, Any]:
-    """Returns the adapters that the modules have, under the names of `Recipe`; for layers other than the recipe's,
-    their paths. Parameters that train beside adapters are counted with their rank.
+    """Returns the modules' adapters under the names of `Recipe`; the layers' paths if they differ from the recipe's.
+    Counts parameters that wrongly train or are wrongly frozen.
     """
     paths, ranks, alphas = set[str](), set[int](), set[float]()
     layers: list[tuple[str, Any]] = [

@@ -1,9 +1,10 @@
-"""Says why transformers cannot build models, or builds others than were counted; run as a process of its own.
+"""Checks whether transformers builds models as this project counts them. Runs as a process of its own:
 
-    python -m trainers.models.build_check < MODELS.json        a JSON list of `ModelSpec`s
+    python -m trainers.models.build_check < MODELS        a `ModelSpec` in JSON on each line
 
-Prints `{"reason": ""}` for each, or with a sentence in it. A block of each kind is built on the meta device, and run
-there: parameters are compared by block, so that a deep model takes no longer than a shallow one.
+Prints a line `{"reason": ""}` for each model, with a sentence as the reason if it cannot be built or differs. A block
+of each kind is built and run on the meta device, and parameters are compared by block, so a deep model takes no longer
+than a shallow one.
 """
 
 import dataclasses
@@ -23,30 +24,30 @@ with import_stubs.imports(() if "transformers" in sys.modules else import_stubs.
     from trainers.models import model
 
 _LONGEST = 240
-"""Characters of a reason."""
+"""Largest number of characters in a reason."""
 _VALUE_ASKED = "item() cannot be called on meta tensors"
-"""Part of torch's error where code looks at a value, as rotary frequencies that depend on the length do (of kind
-dynamic, and of kind longrope in transformers 5.17): no widths were found wrong until then.
+"""Part of torch's error if code reads a tensor's value, as rotary frequencies that depend on the length do (kind
+dynamic, and in transformers 5.17 kind longrope). No error in sizes was found up to that point.
 """
 _TOKENS = 8
-"""Length of the sequence that is run."""
+"""Length of the test sequence."""
 _WRAPPING = re.compile(r"^(Class v|V)alidation error for [^:]*: (\w+: )?")
-"""The words that transformers' checks of a configuration put before a reason."""
+"""Words that transformers' configuration checks put before a reason."""
 
 
 def reason_against(spec: ModelSpec) -> str:
-    """Returns why transformers has no such model as `spec` counts, as the second part of a sentence; empty where it
-    has.
+    """Returns the reason why transformers has no model as `spec` counts it, as the second part of a sentence; empty if
+    it has.
     """
     shallow = with_few_blocks(spec)
     try:
-        # A loop over experts looks at values, which are not there.
+        # A loop over experts reads tensors' values, which do not exist on the meta device.
         built = model.build(shallow, attention="sdpa", experts="grouped" if spec.num_experts else "loop")
     except (ImportError, MemoryError, OSError):
-        raise  # of this machine, not of the model
-    except Exception as error:  # whatever the library's code raises on odd values
+        raise  # caused by this machine, not by the model
+    except Exception as error:  # the library may raise anything for odd values
         return _of_error(error, shallow.settings)
-    # `build` compares the sum: with each block right, what is outside of them is right too.
+    # `build` compares the total: if each block is right, so is the rest.
     for name, block in zip(built.block_names, built.blocks, strict=True):
         count = sum(parameter.numel() for parameter in block.parameters())
         if count != spec.parameters_per_layer:
@@ -56,7 +57,7 @@ def reason_against(spec: ModelSpec) -> str:
         return f"its {endless[0]} is not finite"
     try:
         _run(built)
-    except Exception as error:  # such as widths that do not fit each other
+    except Exception as error:  # such as widths that do not match
         if _VALUE_ASKED in str(error):
             return ""
         return f"a forward pass fails: {_of_error(error, shallow.settings)}"
@@ -64,8 +65,8 @@ def reason_against(spec: ModelSpec) -> str:
 
 
 def _run(built: model.Model) -> None:
-    """Runs the model on the meta device. Bloom's code asks for a device with autocast, and a loop over experts looks at
-    values.
+    """Runs the model on the meta device, except models that need values there: Bloom, whose code enters autocast for
+    its device, and experts without grouped products.
     """
     if built.spec.position == "alibi":
         return
@@ -74,9 +75,9 @@ def _run(built: model.Model) -> None:
     tokens = torch.zeros(1, min(_TOKENS, built.spec.max_positions or _TOKENS), dtype=torch.long, device="meta")
     module: Any = built.module.to("meta")  # pyright: ignore[reportArgumentType]
     if built.spec.num_experts:
-        module = module.to(torch.bfloat16)  # of grouped products those in bf16 alone can be on no device
+        module = module.to(torch.bfloat16)  # only bf16 grouped products run on the meta device
     with torch.no_grad():
-        # Without a mask transformers would look for documents in the positions.
+        # Without a mask transformers would search the positions for documents.
         module(tokens, attention_mask=torch.ones_like(tokens, dtype=torch.bool))
 
 
@@ -100,7 +101,7 @@ def with_few_blocks(spec: ModelSpec) -> ModelSpec:
 
 
 def _of_error(error: Exception, config: dict[str, Any]) -> str:
-    """Returns the first sentence of a library's error, with the key of `config` that it speaks of, if it names none."""
+    """Returns the first sentence of a library's error, with the key of `config` that it concerns if it names none."""
     message = " ".join(str(error).split())
     reason = _WRAPPING.sub("", message).partition(". ")[0].rstrip(".")[:_LONGEST]
     keys = [key for key, value in config.items() if isinstance(value, str) and value and repr(value) in reason]

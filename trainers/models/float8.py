@@ -1,9 +1,8 @@
-"""Linear layers whose products are in FP8, by torchao: converted, and read back. See `trainers.spec.float8`.
+"""Linear layers with FP8 products by torchao: conversion and reading back. See `trainers.spec.float8`.
 
-A product casts its inputs to FP8 with scales that are computed from them at that moment: e4m3, but e5m2 for gradients
-with a scale for each tensor. Weights are cast from fp32 with a scale for each tensor, and from bf16 with one for each
-row, under every engine: FSDP2 gathers the former in FP8 and the latter in bf16. A CPU emulates the products: it rounds
-to FP8 and multiplies in fp32.
+A product casts its inputs to FP8 with scales computed at that moment: to e4m3, but to e5m2 for gradients with a scale
+per tensor. Weights are cast from fp32 for a scale per tensor, and from bf16 for a scale per row, under every engine:
+FSDP2 gathers the former in FP8 and the latter in bf16. A CPU emulates FP8: it rounds and multiplies in fp32.
 """
 
 import contextlib
@@ -19,21 +18,21 @@ from torch import nn
 from trainers.spec.float8 import MULTIPLE
 from trainers.spec.recipe import Recipe
 
-if TYPE_CHECKING:  # it imports transformers, which a worker does by `trainers.startup.import_stubs`
+if TYPE_CHECKING:  # imports transformers, which workers import through `trainers.startup.import_stubs`
     from trainers.models.model import Model
 
 
 def load() -> None:
-    """Imports torchao, which takes seconds."""
     with _quiet():
         import torchao.float8  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
 
 def convert(block: nn.Module, recipe: Recipe, device: torch.device, *, gathered: bool) -> None:
-    """Makes the linear layers of a block compute in FP8, in place; leaves all as they are where the recipe has no FP8.
+    """Makes a block's linear layers compute in FP8, in place; does nothing for a recipe without FP8. Call it after the
+    weights were filled.
 
-    The weights must have been filled. `gathered` says that FSDP2 will gather them: in FP8 where it can. Else the layers
-    do the casts to bf16 that FSDP2 would, for activations and for weights.
+    `gathered` means that FSDP2 will gather the weights, in FP8 if possible. Otherwise the layers cast activations and
+    weights to bf16 themselves, as FSDP2 would.
     """
     if not recipe.float8_scaling:
         return
@@ -49,7 +48,7 @@ def convert(block: nn.Module, recipe: Recipe, device: torch.device, *, gathered:
 
 
 def prepare_step(module: nn.Module, recipe: Recipe) -> None:
-    """Computes the scales of all weights that FSDP2 will gather in FP8, in one collective; else each has its own."""
+    """Computes the scales of all weights that FSDP2 will gather in FP8 in one collective, instead of one per weight."""
     if recipe.float8_scaling == "tensorwise":
         from torchao.float8 import precompute_float8_dynamic_scale_for_fsdp
 
@@ -57,12 +56,12 @@ def prepare_step(module: nn.Module, recipe: Recipe) -> None:
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a weight's shard without the wrapper by which FSDP2 gathers it in FP8; the same memory."""
+    """Returns a weight's shard without FSDP2's FP8 wrapper; shares its memory."""
     return getattr(tensor, "_tensor", tensor)
 
 
 def precision_in_effect(models: "Sequence[Model]", otherwise: str) -> str:
-    """Returns the recipe's word for the products of linear layers, by the modules; `otherwise` without FP8."""
+    """Returns the recipe's name for the products of linear layers, read from the modules; `otherwise` without FP8."""
     layers = [
         module for model in models for block in model.blocks for module in block.modules() if _converts(module, "")
     ]
@@ -103,7 +102,7 @@ def _casting_layer() -> Any:
     from torchao.float8.float8_linear import Float8Linear, matmul_with_hp_or_float8_args
 
     class CastingLinear(Float8Linear):
-        """Casts what enters it to bf16 as FSDP2 does; weights that have a scale for each tensor stay as they are."""
+        """Casts its input to bf16 as FSDP2 does, and its weight too unless it has a scale per tensor."""
 
         def forward(self, input: torch.Tensor) -> torch.Tensor:
             weight = self.weight if _word(self) == "fp8_tensorwise" else self.weight.bfloat16()
@@ -118,7 +117,7 @@ def _casting_layer() -> Any:
 
 @contextlib.contextmanager
 def _quiet() -> Generator[None, None, None]:
-    """Keeps torchao from naming each library that it does not load, among them all of CUDA on a machine without."""
+    """Silences torchao's messages on libraries that it does not load, among them CUDA's on a machine without GPUs."""
     loggers = [logging.getLogger("torchao"), logging.getLogger("torch.utils._pytree")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

@@ -1,9 +1,9 @@
-"""Fetches the `config.json` of a model of the Hugging Face hub; run as a process of its own, which can be ended.
+"""Fetches a model's `config.json` from the Hugging Face hub. Runs as a process of its own, so that it can be killed:
 
     python -m trainers.models.hub_config OWNER/NAME [REVISION]
 
-Prints a JSON object: `path` of the file in the hub's cache, its `commit`, the `endpoint` that was asked and a
-`warning`, or `error`, a sentence without its subject. No other file is fetched, and no code of the model runs.
+Prints a JSON object: the file's `path` in the hub's cache, its `commit`, the `endpoint` used and a `warning`; or
+`error`, a sentence without its subject. No other file is fetched, and no code of the model runs.
 """
 
 import json
@@ -29,10 +29,10 @@ _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 def fetch(model: str, revision: str | None) -> dict[str, str]:
-    """Returns what the module prints of a model."""
+    """Returns the object that the module prints for a model."""
     try:
         path = Path(hf_hub_download(model, "config.json", revision=revision))
-    except Exception as error:  # of the library, of the server, or of the disk
+    except Exception as error:  # the library, the server or the disk may fail
         return {"error": _sentence(error, model, revision)}
     # .../models--OWNER--NAME/snapshots/COMMIT/config.json
     return {"path": str(path), "commit": path.parent.name, "endpoint": constants.ENDPOINT, "warning": _warning()}
@@ -46,12 +46,12 @@ def _warning() -> str:
 
 
 def _sentence(error: Exception, model: str, revision: str | None) -> str:
-    """Returns what is wrong and what to do, the second part of a sentence."""
+    """Returns the cause and the remedy as the second part of a sentence."""
     page = f"{constants.ENDPOINT}/{model}"
-    if isinstance(error.__cause__, HfHubHTTPError):  # what the library takes for a lack of network
+    if isinstance(error.__cause__, HfHubHTTPError):  # the library reports HTTP errors as a missing network
         error = error.__cause__
     match error:
-        case GatedRepoError():  # a RepositoryNotFoundError too
+        case GatedRepoError():  # also a RepositoryNotFoundError
             account = "of an account that may read it" if get_token() else "(hf auth login, or HF_TOKEN)"
             return f"is gated: accept its terms at {page} and use a token {account}"
         case RevisionNotFoundError():
@@ -59,7 +59,8 @@ def _sentence(error: Exception, model: str, revision: str | None) -> str:
         case RepositoryNotFoundError():
             hint = "or the token may not read it" if get_token() else "or is private and no token is set"
             return f"is not at {page}, {hint}"
-        case LocalEntryNotFoundError() | OfflineModeIsEnabled():  # the first is an EntryNotFoundError too
+        # LocalEntryNotFoundError is also an EntryNotFoundError.
+        case LocalEntryNotFoundError() | OfflineModeIsEnabled():
             if constants.HF_HUB_OFFLINE:
                 return f"is not in the hub's cache, and HF_HUB_OFFLINE is set: {_download(model)}"
             return f"cannot be fetched from {constants.ENDPOINT}, nor is it in the hub's cache: {_download(model)}"

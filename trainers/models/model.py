@@ -1,6 +1,6 @@
-"""Builds a transformers model from a `ModelSpec`: parameters on the meta device, buffers real, dropout off.
+"""Builds a transformers model from a `ModelSpec`: parameters on the meta device, real buffers, dropout off.
 
-Dropout is off whatever the configuration says: its mask would depend on how the batch is cut over ranks and
+Dropout is off whatever the configuration says: its mask would depend on how the batch is divided over ranks and
 micro-steps, and a layout must not change the mathematics.
 """
 
@@ -38,39 +38,38 @@ class Model:
     spec: ModelSpec
     module: PreTrainedModel
     blocks: tuple[nn.Module, ...]
-    """The transformer blocks in the order they run, the units of sharding and of activation checkpointing."""
+    """The transformer blocks in order: the units of sharding and of activation checkpointing."""
     block_names: tuple[str, ...]
     """The blocks' paths in `module`, such as "transformer.h.0"."""
     names: dict[nn.Parameter, str]
     """Name of each parameter; a tied one appears once, under its first name."""
     units: tuple[Any, ...]
-    """The blocks as they run, each with its checkpoint wrapper where it has one."""
+    """The blocks as they run, with their checkpoint wrappers."""
 
     @property
     def block_indices(self) -> tuple[int, ...]:
-        """Indices of the blocks in the whole model; a pipeline's stage has some of them."""
+        """Indices of the blocks in the whole model; a pipeline stage has some of them."""
         return tuple(int(name.rpartition(".")[2]) for name in self.block_names)
 
     @property
     def has_head(self) -> bool:
-        """Whether it returns logits; a stage of a pipeline may not."""
+        """Whether the model returns logits; a pipeline stage may not."""
         return not isinstance(self.head, PassThrough)
 
     @property
     def head(self) -> nn.Module:
-        """The layer that computes the logits."""
         return self.module.get_submodule(architecture_of(self.spec.architecture).head)
 
 
 class PassThrough(nn.Module):
-    """Returns its hidden states unchanged, in place of a part of the model that another stage runs."""
+    """Returns hidden states unchanged; replaces a part of the model that another stage runs."""
 
     def forward(self, hidden: torch.Tensor, *_: Any) -> torch.Tensor:
         return hidden
 
 
 def load_code() -> None:
-    """Imports transformers' code of every architecture, which `build` otherwise does for its own."""
+    """Imports transformers' code of every architecture in advance; `build` imports only its own."""
     with import_stubs.imports():
         for name in architectures.names():
             code = architecture_of(name).code or name
@@ -89,13 +88,12 @@ def build(
 ) -> Model:
     """Returns the transformers model of `spec` in fp32 and training mode, on the meta device.
 
-    Under another `mask` than a causal one it needs a `Share` with the spans of each micro-batch, and for the queries of
-    one of the `parts` of each sequence one with their positions. `balanced_tokens` is the length of sequences whose
-    tokens are forced to be balanced over experts; 0 where routers choose.
+    Under a `mask` other than causal it needs a `Share` with the spans of each micro-batch; with `parts` above 1
+    (queries cut over ranks) a `Share` with their positions. `balanced_tokens` is the length of sequences whose tokens
+    are forced to be balanced over experts, 0 if routers choose.
 
     Raises:
-        ValueError: transformers has no such model, or the facts and the configuration disagree on the
-            number of parameters.
+        ValueError: transformers has no such model, or its number of parameters differs from the spec's.
     """
     if reason := model_refusal(spec):
         raise ValueError(reason)
@@ -129,14 +127,14 @@ def build(
 
 
 def set_factor(model: Model, attribute: str, value: float) -> None:
-    """Sets a factor of transformers' model; `attribute` is its path, empty where the family has none."""
+    """Sets a factor of transformers' model at the path `attribute`; does nothing if the path is empty."""
     path, _, name = attribute.rpartition(".")
     if name:
         setattr(operator.attrgetter(path)(model.module) if path else model.module, name, value)
 
 
 def share_attention(model: Model, share: Share) -> None:
-    """Makes the model compute `share` of its attention, with masks for that share."""
+    """Makes the model compute only `share` of its attention, with masks for that share."""
     architecture = architecture_of(model.spec.architecture)
     setattr(model.module.config, SHARE, share)
     for block in model.blocks:
@@ -144,14 +142,14 @@ def share_attention(model: Model, share: Share) -> None:
 
 
 def _add_embedding_norm(module: PreTrainedModel, spec: ModelSpec) -> None:
-    """Adds a norm of the embedding output, like the last norm, where the architecture has a place for it."""
+    """Adds a norm of the embedding output, like the last norm, at the architecture's place for it."""
     architecture = architecture_of(spec.architecture)
     last: Any = module.get_submodule(architecture.final_norm)
     module.set_submodule(architecture.norm_place, type(last)(spec.hidden_size, eps=last.eps))
 
 
 def attention_in_effect(module: PreTrainedModel) -> str:
-    """Returns the layout's word for the attention kernel that `Model.module` runs."""
+    """Returns the layout's name of the attention kernel that `Model.module` runs."""
     config: Any = module.config
     configured = layout_name(config._attn_implementation)
     return family_kernels(config.model_type).attention_in_effect(module, configured)
@@ -159,9 +157,9 @@ def attention_in_effect(module: PreTrainedModel) -> str:
 
 @contextlib.contextmanager
 def _parameters_on_meta() -> Generator[None, None, None]:
-    """Moves each parameter to the meta device as it is registered, before anything is written to it.
+    """Moves each parameter to the meta device when it is registered, before values are written.
 
-    `torch.device("meta")` would take the buffers too, and rotary frequencies are in no state to be drawn again.
+    `torch.device("meta")` would affect buffers too, and rotary frequencies cannot be recomputed afterwards.
     """
 
     def to_meta(module: nn.Module, name: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
@@ -177,8 +175,8 @@ def _parameters_on_meta() -> Generator[None, None, None]:
 
 
 def config_of(spec: ModelSpec) -> PreTrainedConfig:
-    """Returns the configuration with which `build` makes the model: transformers' own, without dropout."""
-    # Where sizes are all that is known, transformers' defaults hold for the rest.
+    """Returns the configuration from which `build` makes the model: transformers' own, without dropout."""
+    # If only the sizes are known, transformers' defaults hold for everything else.
     unstated = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
     settings: dict[str, Any] = spec.settings if spec.config else spec.to_config() | unstated
     for key in ("model_type", "auto_map"):  # code that a file names is never run
@@ -189,7 +187,7 @@ def config_of(spec: ModelSpec) -> PreTrainedConfig:
         raise ValueError(f"transformers {transformers.__version__} has no model_type {spec.architecture}")
     config = CONFIG_MAPPING[spec.architecture](**settings)
     config.use_cache = False
-    # No sequence is ever padded. A row of padding outside of the table, as some files state it, cannot be built.
+    # Sequences are never padded, and a padding row outside the table, as some files state, would make the build fail.
     padding = getattr(config, "pad_token_id", None)
     if padding is not None and not -spec.vocab_size <= padding < spec.vocab_size:
         config.pad_token_id = None

@@ -1,8 +1,8 @@
-"""Frozen linear layers whose weights are in NF4 (`trainers.spec.nf4`): quantised, and dequantised for each product.
+"""Frozen linear layers with weights in NF4 (`trainers.spec.nf4`): quantisation, and dequantisation for each product.
 
-The parts of a weight are plain tensors, cut by rows: FSDP2 shards and gathers them for any number of ranks, as bytes,
-and compiled code makes one kernel of the dequantisation. torchao's own tensor, whose numbers these are bit for bit in
-bf16, does neither: its shards hold whole blocks of scales, and the compiler steps around it.
+The parts of a weight are plain tensors, cut by rows: FSDP2 shards and gathers them as bytes for any number of ranks,
+and compiled code dequantises in one kernel. torchao's NF4 tensor has the same numbers, bit for bit in bf16, but its
+shards hold whole blocks of scales, and the compiler skips it.
 """
 
 from collections.abc import Iterator
@@ -20,18 +20,18 @@ _LEVELS = (
     0.0796, 0.1609, 0.2461, 0.3379, 0.4407, 0.5626, 0.7230, 1.0,
 )
 # fmt: on
-"""Quantiles of a normal distribution, as torchao rounds them (`nf4_tensor.py`)."""
+"""Quantiles of a normal distribution, rounded as in torchao (`nf4_tensor.py`)."""
 _PAIRS = "nf4_pairs"
-"""Buffer of a layer: the two levels of each byte, [256, 2]."""
+"""Name of a layer's buffer with the two levels of each byte, [256, 2]."""
 
 
 def quantised(weight: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Returns the parts of a weight [rows, width] by their names; beside it memory holds these and some pieces. Where
-    all scales of a factor are the mean, as those of zeros are, parts are no numbers.
+    """Returns the parts of a weight [rows, width] by name; needs memory for these and a few pieces. Parts are NaN if
+    all scales of a factor equal the mean, as with weights that are all zero.
     """
     dtype, blocks = weight.dtype, weight.reshape(-1, BLOCK)
     scales = blocks.abs().amax(1)
-    mean = scales.double().mean().to(dtype)  # the same on every kind of device
+    mean = scales.double().mean().to(dtype)  # equal on every kind of device
     groups = (scales - mean).view(-1, scales_of_factor(weight.numel()))
     factors = 256 / (2 * groups.abs().amax(1))
     rounded = (groups * factors[:, None]).round().clamp(-128, 127).to(torch.int8)
@@ -48,7 +48,7 @@ def quantised(weight: torch.Tensor) -> dict[str, torch.Tensor]:
 def dequantised(
     codes: torch.Tensor, scales: torch.Tensor, factors: torch.Tensor, pairs: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Returns the weight [rows, width] of these parts, in the type of the factors."""
+    """Returns the weight [rows, width] of these parts, in the factors' type."""
     pairs = _pairs(factors) if pairs is None else pairs
     of_block = (scales.view(factors.shape[0] - 1, -1) / factors[:-1, None]).to(factors.dtype) + factors[-1]
     levels = pairs[codes.view(-1).int()].view(-1, BLOCK)
@@ -61,7 +61,7 @@ def _pairs(like: torch.Tensor) -> torch.Tensor:
 
 
 class _Product(torch.autograd.Function):
-    """A product with a frozen weight, which the backward pass dequantises anew instead of keeping it."""
+    """A product with a frozen weight; the backward pass dequantises it again instead of saving it."""
 
     @staticmethod
     def forward(ctx: Any, input: torch.Tensor, transposed: bool, *parts: torch.Tensor) -> torch.Tensor:
@@ -75,8 +75,8 @@ class _Product(torch.autograd.Function):
         (gradient,) = gradients
         codes, scales, factors, pairs = ctx.saved_tensors
         if torch.compiler.is_compiling():
-            # The compiler would keep the forward pass's weight, 4 times as large as its parts, for what it takes to be
-            # the same: levels that seem to follow from the gradient exist in the backward pass alone.
+            # The compiler would keep the forward pass's weight, 4 times as large as its parts, because it sees the same
+            # computation. Levels that seem to depend on the gradient exist only in the backward pass.
             first = gradient.flatten()[:1]
             pairs = torch.where(first == first, pairs, pairs)
         weight = dequantised(codes, scales, factors, pairs).to(gradient.dtype)
@@ -84,20 +84,21 @@ class _Product(torch.autograd.Function):
 
 
 def product(layer: Any, input: torch.Tensor) -> torch.Tensor:
-    """Returns what a layer in NF4 gives, with its bias, without an adapter."""
+    """Returns the output of a layer in NF4 with its bias, without its adapter."""
     parts = (getattr(layer, name) for name in (CODES, SCALES, FACTORS, _PAIRS))
-    transposed = not isinstance(layer, nn.Linear)  # transformers' Conv1D, which a worker imports by stubs
+    # Transformers' Conv1D is not named here, because workers import it by stubs.
+    transposed = not isinstance(layer, nn.Linear)
     output: torch.Tensor = _Product.apply(input, transposed, *parts)
     return output if layer.bias is None else output + layer.bias.to(output.dtype)
 
 
 def awaits_quantising(layer: nn.Module) -> bool:
-    """Returns whether the layer is to have its weight in NF4 and still has it as it was drawn."""
+    """Returns whether the layer's weight is to be quantised to NF4 and still is as drawn."""
     return hasattr(layer, "in_nf4") and hasattr(layer, "weight")
 
 
 def quantise(layer: Any) -> None:
-    """Puts the parts in NF4 in place of a layer's weight."""
+    """Replaces a layer's weight by its parts in NF4."""
     parts = quantised(layer.weight.detach())
     del layer.weight
     for name, part in parts.items():
@@ -106,14 +107,14 @@ def quantise(layer: Any) -> None:
 
 
 def is_in_nf4(layer: nn.Module) -> bool:
-    """Returns whether the layer's weight is in NF4 and nothing else."""
+    """Returns whether the layer's weight exists in NF4 only."""
     codes = getattr(layer, CODES, None)
     return codes is not None and codes.dtype == torch.uint8 and not hasattr(layer, "weight")
 
 
 def multiply(factors: torch.Tensor, factor: float, *, offset: int, length: int) -> None:
-    """Multiplies a weight by `factor`, in place, by its factors and mean, `length` values of which these begin at
-    `offset`.
+    """Multiplies a weight by `factor` in place, through its factors and mean. `factors` are the `length` factors from
+    `offset` on.
     """
     mean = max(0, length - 1 - offset)
     factors[:mean].div_(factor)
@@ -121,10 +122,10 @@ def multiply(factors: torch.Tensor, factor: float, *, offset: int, length: int) 
 
 
 def quantised_parts(path: str, weight: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields the parts of the weight of the layer at `path`, by the names of parameters.
+    """Yields the parts of the weight of the layer at `path`, by parameter name.
 
     Raises:
-        ValueError: scales of its blocks do not differ, or are no numbers.
+        ValueError: the scales of a factor's blocks are all equal, so the parts are no numbers.
     """
     parts = quantised(weight)
     if not torch.isfinite(parts[FACTORS]).all():

@@ -1,4 +1,4 @@
-"""The differences in mathematics of two models of one family, by the configurations that transformers makes of them."""
+"""The mathematical differences between two models of one family, by their transformers configurations."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -12,24 +12,24 @@ from trainers.spec.model import ModelSpec
 
 _LENGTHS = ("max_position_embeddings", "original_max_position_embeddings")
 _WITHOUT_LENGTH = ("default", "linear", "llama3")
-"""Kinds of rotary positions whose frequencies do not follow from `max_position_embeddings`."""
+"""Kinds of rotary positions whose frequencies do not depend on `max_position_embeddings`."""
 _UNUSED = (
-    "initializer_range",  # of weights that are drawn
-    "pretraining_tp",  # of BLOOM's slow_but_exact, which is refused
+    "initializer_range",  # only for weights that are drawn
+    "pretraining_tp",  # only for BLOOM's slow_but_exact, which is refused
     "use_cache",
-    # What they say stands in full in layer_types and no_rope_layers.
+    # layer_types and no_rope_layers state the same in full.
     "_sliding_window_pattern",
     "max_window_layers",
     "no_rope_layer_interval",
 )
-"""Keys that change no logits: whatever else differs is told."""
+"""Keys that do not change logits; any other difference is reported."""
 _UNUSED_ENDS = ("_token_id", "dropout", "pdrop")
-"""Ends of such keys; dropout is 0 here."""
+"""Endings of further such keys; dropout is always 0 here."""
 
 
 def differences(first: ModelSpec, second: ModelSpec) -> list[tuple[str, Any, Any]]:
-    """Returns the keys of `config.json` that change the mathematics, and the values that two models have there, where
-    they differ. Keys that are left out have transformers' defaults.
+    """Returns each key of `config.json` that changes the mathematics and whose values differ, with both values. Keys
+    that are left out have transformers' defaults.
     """
     values, others = _values(first), _values(second)
     return [
@@ -40,7 +40,7 @@ def differences(first: ModelSpec, second: ModelSpec) -> list[tuple[str, Any, Any
 
 
 def clause(difference: tuple[str, Any, Any]) -> str:
-    """Returns a difference as a clause: the first value is the folder's, the second one the recipe's."""
+    """Returns a difference as a clause; the first value is the folder's, the second the recipe's."""
     key, first, second = difference
     return f"{key} is {shortened(first)} there and {shortened(second)} in the recipe"
 
@@ -59,7 +59,7 @@ def _values(spec: ModelSpec) -> dict[str, Any]:
         and not key.startswith("summary_")
     }
     for field, keys in architecture_of(spec.architecture).config_keys.items():
-        if keys[0] not in _UNUSED:  # some are read though they are not declared; a null stands for a size
+        if keys[0] not in _UNUSED:  # some are read although not declared; null means a derived size
             values[keys[0]] = spec.head_dim if field == "head_width" else getattr(spec, field)
     kinds = {value for key, value in _flat("", values) if key.endswith(".rope_type")}
     if kinds and kinds.issubset(_WITHOUT_LENGTH):
@@ -68,7 +68,7 @@ def _values(spec: ModelSpec) -> dict[str, Any]:
 
 
 def _flat(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yields the values of nested objects by their paths."""
+    """Yields the values of nested objects by path."""
     for key, value in values.items():
         if isinstance(value, Mapping):
             yield from _flat(f"{prefix}{key}.", value)  # type: ignore[reportUnknownArgumentType]

@@ -1,8 +1,8 @@
-"""Initial weights as a function of (seed, parameter name), so that every engine and degree starts from one model.
+"""Initial weights as a function of (seed, parameter name), so that every engine and degree starts from the same model.
 
 A parameter is drawn whole, in fp32, on the device, then cast or sliced by the engine; only one unit of the model (a
-block, or what stands outside the blocks) is ever whole beside the shards. The CPU's and the GPU's generators differ:
-the same model is meant among ranks of one kind of device.
+block, or everything outside the blocks) is ever whole beside the shards. CPU and GPU generators differ, so models are
+equal only among ranks with the same kind of device.
 """
 
 import hashlib
@@ -18,10 +18,10 @@ from trainers.spec.adapters import first_deviation, is_adapter
 def draw(
     name: str, shape: torch.Size, *, seed: int, std: float, device: torch.device, norm_start: float = 1.0
 ) -> torch.Tensor:
-    """Returns the fp32 tensor of the parameter called `name` in the plain transformers model.
+    """Returns the fp32 tensor of the parameter that has `name` in the plain transformers model.
 
-    Matrices, tables and the sinks of attention are normal with deviation `std`, biases are zeros, other vectors (norm
-    weights) `norm_start`.
+    Matrices, tables and attention sinks are normal with deviation `std`, biases are zeros, other vectors (norm weights)
+    `norm_start`.
     """
     if name.endswith("bias"):
         return torch.zeros(shape, dtype=torch.float32, device=device)
@@ -31,7 +31,7 @@ def draw(
 
 
 def normal(name: str, shape: torch.Size, *, seed: int, std: float, device: torch.device) -> torch.Tensor:
-    """Returns an fp32 tensor of normal values with deviation `std`, which follow from the seed and the name."""
+    """Returns an fp32 tensor of normal values with deviation `std`, determined by seed and name."""
     generator = torch.Generator(device).manual_seed(_seed_of(seed, name))
     return torch.empty(shape, dtype=torch.float32, device=device).normal_(0.0, std, generator=generator)
 
@@ -49,11 +49,11 @@ def materialise(
     cut: Callable[[str, torch.Tensor], torch.Tensor] | None = None,
     norm_start: float = 1.0,
 ) -> None:
-    """Replaces every meta parameter in and below `module` by a drawn one on `device`, and moves the buffers there.
+    """Replaces every meta parameter in `module` by a drawn one on `device`, and moves the buffers there.
 
-    `names` maps the meta parameters to their names. `replacements` carries meta parameter to replacement across calls
-    on the parts of one model, so that tied parameters stay one. `cut` gives this rank's part of a parameter by its
-    name, where ranks hold different parts. Parameters without a gradient have the type `frozen` where one is given.
+    `names` maps meta parameters to their names. `replacements` maps meta parameters to replacements across calls on
+    parts of one model, so that tied parameters stay tied. `cut` returns this rank's part of a parameter by name.
+    Parameters without a gradient have the type `frozen`, if given.
     """
     replacements = {} if replacements is None else replacements
     for child in module.modules():
@@ -69,7 +69,8 @@ def materialise(
                 replacements[parameter] = nn.Parameter(value.to(stored), requires_grad=parameter.requires_grad)
                 del value
             setattr(child, key, replacements[parameter])
-            if key == "weight" and nf4.awaits_quantising(child):  # at once: no model is ever whole in another type
+            # Quantised at once, so that no model is ever whole in another type.
+            if key == "weight" and nf4.awaits_quantising(child):
                 del replacements[parameter]
                 nf4.quantise(child)
         for key, buffer in list(child.named_buffers(recurse=False, remove_duplicate=False)):
@@ -77,5 +78,5 @@ def materialise(
 
 
 def _seed_of(seed: int, name: str) -> int:
-    """Returns 63 bits that depend on both arguments and on nothing else (`hash` changes between processes)."""
+    """Returns 63 bits determined by both arguments; `hash` would change between processes."""
     return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:8], "big") >> 1

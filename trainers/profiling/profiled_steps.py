@@ -1,6 +1,5 @@
-"""Runs some steps of one batch point under torch.profiler, in a separate trial after the search.
-
-Every rank is profiled, so that none waits for another's bookkeeping; rank 0's trace is kept and summed.
+"""Runs some steps of one batch point under torch.profiler, in a separate trial after the search. Every rank is
+profiled, so that none waits for another's overhead; rank 0's trace is kept and summed.
 """
 
 import gzip
@@ -30,31 +29,29 @@ from trainers.spec.recipe import Recipe
 
 WARMUP_STEPS = 3
 STEPS = 4
-"""Optimizer steps that are profiled; the first is not summed."""
+"""Number of profiled optimizer steps; the first is not summed."""
 MOST_TRACE_MIB = 64.0
-"""Size of a compressed trace up to which it is stored; a larger one is summed and discarded."""
+"""Largest size of a compressed trace that is stored; a larger one is summed and discarded."""
 
 
 def run(context: RunContext, engine: Stepper, source: Source, batch: BatchPoint) -> tuple[Profile, bytes] | None:
-    """Profiles `batch`. Returns, on rank 0, the sums and the compressed trace, empty where it is too large; None
-    elsewhere.
-
-    A step has as many micro-steps as a search's own measurements have; the sums are brought to the whole step's.
+    """Profiles `batch`. Returns the sums and the compressed trace (empty if too large) on rank 0, None on other ranks.
+    A step has as many micro-steps as in the search's measurements; the sums are scaled to the full step.
 
     Raises:
-        RungFailure: the profiler saw nothing of the device.
+        RungFailure: the profiler recorded no work of the device.
     """
     job = context.job
     accum = timed_accum(batch.grad_accum) if marks_micro_steps(engine) else batch.grad_accum
     rung = StepRunner(context, engine, source, BatchPoint(micro_batch=batch.micro_batch, grad_accum=accum))
     rung.warm_up(WARMUP_STEPS)
-    context.meter.release()  # the point has fitted before; the profiler's own memory is no part of it
+    context.meter.release()  # the point fitted before; excludes the profiler's own memory
     on_cuda = context.device.type == "cuda"
     layout = job.layout
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_cuda else [])]
     with naming(_modules(engine, layout.compile)):
-        rung.warm_up(1)  # the names' own first time
-        # Shapes tell the head where no range can.
+        rung.warm_up(1)  # the first use of the names, which costs time
+        # Shapes identify the head if no range can.
         with profile(activities=activities, record_shapes=layout.compile == "model") as profiler:
             rung.window(STEPS)
     context.watchdog.beat("the profile's trace", allowed_s=job.first_step_s)
@@ -86,28 +83,27 @@ def run(context: RunContext, engine: Stepper, source: Source, batch: BatchPoint)
 
 
 def _modules(engine: Stepper, compiled: str) -> Iterator[tuple[str, nn.Module]]:
-    """Yields the modules whose forward passes are named, with the name: those outside compiled code;
-    none of an engine that shows no models.
+    """Yields the modules outside compiled code whose forward passes are named, with the name; none for an engine that
+    shows no models.
     """
     for model in engine.models if isinstance(engine, HasModels) else ():
         if compiled != "model" and model.has_head:
             yield LOSS, model.head
         if compiled == "none":
             for module in model.module.modules():
-                # The name of every architecture's, and of what is put in its place.
+                # The ending of the class names of every architecture's attention and of its replacements.
                 if type(module).__name__.endswith("Attention"):
                     yield ATTENTION, module
 
 
 def default_group(layout: Layout) -> str:
-    """Returns the axes along which the process group of all ranks goes, as `Mesh` describes groups."""
+    """Returns the axes that the process group of all ranks spans, in the form of `Mesh`'s descriptions."""
     return "+".join(axis for axis in AXES if getattr(layout, axis) > 1)
 
 
 def _head_widths(recipe: Recipe, batch: BatchPoint) -> frozenset[int]:
-    """Returns sizes that only a product over the vocabulary has; empty where another width of the model is the same.
-
-    The compiler pads the vocabulary to a multiple of 16 bytes.
+    """Returns sizes that only products over the vocabulary have; empty if another width of the model is equal. The
+    compiler pads the vocabulary to a multiple of 16 bytes.
     """
     model = recipe.model
     widths = {-(-model.vocab_size // multiple) * multiple for multiple in (1, 4, 8)}

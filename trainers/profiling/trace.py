@@ -1,9 +1,9 @@
-"""Reads the Chrome trace of torch.profiler: what ran on the device, of which kind, in which part of a step.
+"""Reads from torch.profiler's Chrome trace the work on the device, by kind and by part of a step.
 
-On CUDA it is what CUPTI recorded of the device; the launch of a kernel, found by its correlation id, identifies the
-operations and ranges that it belongs to. On a CPU it is the operations themselves: a moment is the innermost
-operation's, of whichever thread, and what lies in none of them (Python, autograd's own work, waiting) is idle, or
-communication while gloo talks.
+On CUDA it reads CUPTI's records of the device; a kernel's launch, found by its correlation id, gives the operations and
+ranges that it belongs to. On a CPU it reads the operations themselves: each moment belongs to the innermost operation
+of any thread; time outside operations (Python, autograd's own work, waiting) is idle, or communication while gloo
+communicates.
 """
 
 import bisect
@@ -29,21 +29,21 @@ class _Span:
     event: Mapping[str, Any]
     parent: "_Span | None" = None
     forward: "_Span | None" = None
-    """The forward operation whose backward node this is."""
+    """The forward operation, if this is its backward node."""
 
 
 def step_sums(
     trace: Mapping[str, Any], *, grad_accum: int, head_widths: frozenset[int] = frozenset(), default_group: str = ""
 ) -> Sums:
-    """Returns where one step of `grad_accum` micro-steps goes: the mean over the trace's steps without the first.
+    """Returns the time by kind of one step of `grad_accum` micro-steps: the mean over the trace's steps without the
+    first, which began on an idle device while the profiler was starting. A schedule covers a whole step, so its sums
+    are not scaled.
 
-    The first one began on an idle device and under a profiler that was only starting. A schedule is a whole step's, and
-    its sums stand as they are. Products with an operand of a
-    size in `head_widths` are the head's; that is for code whose head no range can name. `default_group` names the mesh
-    axes above 1, joined by "+": the process group of all ranks goes along them.
+    Products with an operand of a size in `head_widths` count as the head's, for code whose head no range can name.
+    `default_group` names the mesh axes above 1, joined by "+", which the process group of all ranks spans.
 
     Raises:
-        ValueError: the trace holds fewer than two whole steps.
+        ValueError: the trace has fewer than two whole steps.
     """
     events: Sequence[Mapping[str, Any]] = trace["traceEvents"]
     threads = _threads(events)
@@ -78,12 +78,11 @@ def step_sums(
 
 
 def has_kernels(trace: Mapping[str, Any]) -> bool:
-    """Returns whether the trace contains work of a device."""
     return any(event.get("cat") == "kernel" for event in trace["traceEvents"])
 
 
 def _threads(events: Sequence[Mapping[str, Any]]) -> list[list[_Span]]:
-    """Returns the host's spans by thread, in the order of their starts, each with the one around it."""
+    """Returns the host's spans by thread, ordered by start, each with its parent span."""
     threads: dict[tuple[Any, Any], list[_Span]] = {}
     for event in events:
         if event.get("ph") == "X" and event.get("cat") in _HOST:
@@ -102,7 +101,7 @@ def _threads(events: Sequence[Mapping[str, Any]]) -> list[list[_Span]]:
 
 
 def _link(events: Sequence[Mapping[str, Any]], spans: Sequence[_Span]) -> None:
-    """Links backward nodes to their forward operations, by the arrows that the profiler draws between them."""
+    """Links backward nodes to their forward operations by the profiler's flow arrows."""
     ends: dict[Any, dict[str, tuple[Any, float]]] = {}
     for event in events:
         if event.get("cat") == "fwdbwd":
@@ -115,7 +114,7 @@ def _link(events: Sequence[Mapping[str, Any]], spans: Sequence[_Span]) -> None:
 
 
 def _around(span: _Span | None) -> list[_Span]:
-    """Returns the span and all that enclose it, the innermost last."""
+    """Returns the span and all that enclose it, innermost last."""
     spans: list[_Span] = []
     while span is not None:
         spans.append(span)
@@ -151,7 +150,7 @@ def _has_width(span: _Span, widths: frozenset[int]) -> bool:
 
 
 def _of_thread(thread: Sequence[_Span], head_widths: frozenset[int], default_group: str) -> Iterator[Busy]:
-    """Yields what a CPU's thread did: each moment belongs to the innermost span."""
+    """Yields the work of a CPU's thread; each moment belongs to the innermost span."""
     pieces: list[tuple[float, float, _Span]] = []
     stack: list[_Span] = []
     reached_s = 0.0
@@ -191,10 +190,10 @@ def _of_device(
     head_widths: frozenset[int],
     default_group: str,
 ) -> tuple[list[Busy], list[float]]:
-    """Returns what the device did, and where each range began on it, with the end of the last one.
+    """Returns the device's work, and where each range began on the device, with the end of the last one.
 
-    A range begins with the first piece of compute that was launched in it: communication may be launched ahead. What
-    is launched after the last one (losses are read) is no part of a step.
+    A range begins with the first compute launched in it, because communication may be launched ahead. Work launched
+    after the last range (reading losses) belongs to no step.
     """
     launches = {
         span.event.get("args", {}).get("correlation"): span for span in spans if span.event["cat"].startswith("cuda_")

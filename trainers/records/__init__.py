@@ -1,1 +1,3 @@
-"""Values that are written down and read back: jobs, measurements, lines of journals and trainings. No torch, no Ray."""
+"""Values that are written down and read back: jobs, measurements, lines of journals and trainings. Imports no torch, no
+Ray.
+"""

@@ -1,6 +1,5 @@
-"""The manifest of a checkpoint: where the training stands, its files with checksums, and the table of its tensors.
-
-Everything that a reader needs stands here as JSON, so that nothing of a checkpoint is ever unpickled.
+"""The manifest of a checkpoint: the training's progress, the files with checksums, and the table of tensors. It is JSON
+and contains everything that readers need, so that nothing of a checkpoint is ever unpickled.
 """
 
 import dataclasses
@@ -13,7 +12,7 @@ from typing import Literal
 from trainers.records.training import LearningRateSchedule
 
 FORMAT = 2
-"""Version of checkpoints, raised when an older reader would misread a newer one."""
+"""Version of checkpoints; raised if an older reader would misread a newer one."""
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\.safetensors")
 _CRC32 = re.compile(r"[0-9a-f]{8}")
 _MOST_DIMENSIONS = 8
@@ -24,7 +23,7 @@ class StoredFile:
     """A file of a checkpoint, as it was written.
 
     Raises:
-        ValueError: the name leads elsewhere, or a figure cannot be.
+        ValueError: the name is no plain file name, or a number is impossible.
     """
 
     name: str
@@ -44,7 +43,7 @@ class StoredFile:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class StoredChunk:
-    """A box of a tensor, stored as a tensor of its own in one of the files."""
+    """A box of a tensor, stored as a separate tensor in one of the files."""
 
     file: str
     key: str
@@ -85,12 +84,12 @@ class Contents:
     """The files and tensors of a checkpoint.
 
     Raises:
-        ValueError: a chunk lies in no file, or two files have one name.
+        ValueError: a chunk is in no file, or two files have the same name.
     """
 
     files: tuple[StoredFile, ...]
     tensors: Mapping[str, StoredTensor]
-    """The tensors by their canonical names."""
+    """The tensors by canonical name."""
 
     def __post_init__(self) -> None:
         names = {file.name for file in self.files}
@@ -102,21 +101,20 @@ class Contents:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all files."""
         return sum(file.size_bytes for file in self.files)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
-    """The manifest of a checkpoint: the file that is written last, and without which its folder is no checkpoint."""
+    """The manifest of a checkpoint: the file that is written last; a folder without it is no checkpoint."""
 
     format: int
     recipe_id: str
     step: int
-    """Optimizer steps done, skipped ones included."""
+    """Number of optimizer steps, skipped ones included."""
     tokens: int
     samples: int
-    """Sequences trained on."""
+    """Number of sequences trained on."""
     epoch: int
     sample: int
     """Position of the next sequence in its epoch."""
@@ -128,13 +126,14 @@ class Manifest:
     lr_schedule: LearningRateSchedule
     train_s: float
     layout: str
-    """The layout that wrote it, for people; any layout can load it."""
+    """Label of the layout that wrote it, for people; any layout can load it."""
     attempt: int
     base: str = ""
-    """Digest of the weights beside which adapters train (`trainers.training.base_digest`), which no file of it has;
-    empty where all weights train."""
+    """Digest of the frozen weights beside adapters (`trainers.training.base_digest`), which the checkpoint does not
+    contain; empty if all weights train.
+    """
     contents: Contents = dataclasses.field(default_factory=lambda: Contents(files=(), tensors={}))
-    """Filled in by the writer, once every rank's file is on disk."""
+    """Filled in by the writer when every rank's file is on disk."""
 
     def __post_init__(self) -> None:
         counts = ("step", "tokens", "samples", "epoch", "sample", "optimizer_step", "loss_scale_steps", "attempt")
@@ -144,10 +143,10 @@ class Manifest:
 
 
 def _tiles(shape: tuple[int, ...], chunks: tuple[StoredChunk, ...]) -> bool:
-    """Returns whether the boxes cover the shape, each value once.
+    """Returns whether the boxes cover the shape, each value exactly once.
 
-    They do if and only if the signed corners of all boxes add up to those of the whole: these sums are the differences,
-    along every dimension, of the number of boxes that lie over a place.
+    This holds if and only if the signed corners of all boxes add up to the corners of the whole: these sums are the
+    differences, along every dimension, of the number of boxes that cover a position.
     """
     corners: Counter[tuple[int, ...]] = Counter()
     _add_corners(corners, (0,) * len(shape), shape, -1)

@@ -1,7 +1,8 @@
-"""The checkpoints in a training's folder: which there are, whether they are whole, and their manifests.
+"""The checkpoints in a training's folder: which exist, whether they are complete and undamaged, and their manifests.
 
-A checkpoint is a folder `step-NUMBER-ATTEMPT` with a file for each rank that wrote it and `manifest.json`, which is
-written last: without it the folder is none. Driver, workers and exports read them by these functions, without torch.
+A checkpoint is a folder `step-NUMBER-ATTEMPT` with a file of each rank that wrote it and `manifest.json`, which is
+written last; a folder without it is no checkpoint. Driver, workers and exports read checkpoints through this module.
+Imports no torch.
 """
 
 import contextlib
@@ -30,21 +31,19 @@ _BLOCK_BYTES = 4 * 2**20
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Damage:
-    """A checkpoint that cannot be used."""
-
     path: Path
     reason: str
-    """A clause on what was found, with the file's path."""
+    """A clause on the damage, with the file's path."""
     is_foreign: bool = False
-    """Whether another version wrote it, so that nothing is wrong with it, and no older one may take its place."""
+    """Whether another version wrote it, so that it is undamaged and no older checkpoint may replace it."""
 
 
 class FormatError(ValueError):
-    """A manifest of another version's."""
+    """The manifest has another version's format."""
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
-    """Makes the folder `path` a checkpoint."""
+    """Writes the manifest into the folder `path`, which makes the folder a checkpoint."""
     part = path / f".{MANIFEST}.part"
     with part.open("w") as file:
         file.write(sealed(json.dumps(to_json(manifest), separators=(",", ":"))))
@@ -59,8 +58,8 @@ def read_manifest(path: Path) -> Manifest:
     """Returns the manifest of the checkpoint in folder `path`.
 
     Raises:
-        FormatError: it is of another format.
-        ValueError: it is damaged, or no regular file; the text names it.
+        FormatError: it has another format.
+        ValueError: it is damaged or no regular file; the text names it.
     """
     file = path / MANIFEST
     try:
@@ -82,7 +81,9 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def _format_of(data: bytes) -> int | None:
-    """Returns the format that a manifest without a checksum states, as those of the first format."""
+    """Returns the format stated by a manifest without a checksum, like manifests of the first format; None if it states
+    none.
+    """
     try:
         number = json_object(data)["format"]
     except (ValueError, KeyError):
@@ -91,18 +92,16 @@ def _format_of(data: bytes) -> int | None:
 
 
 def candidates(folder: Path) -> list[Path]:
-    """Returns the folders in `folder` that say that they are checkpoints, the newest first: of the highest step, of
-    several the newest attempt's.
-    """
+    """Returns the folders in `folder` that claim to be checkpoints, newest first: by step, then by attempt."""
     return sorted((path for path in _folders(folder) if os.path.lexists(path / MANIFEST)), key=_order, reverse=True)
 
 
 def newest(folder: Path) -> Path | None:
-    """Returns the newest checkpoint in `folder` that is whole as far as its manifest and the sizes of its files show;
-    None where there is none at all.
+    """Returns the newest checkpoint in `folder` that is undamaged according to its manifest and the sizes of its files;
+    None if there is no checkpoint.
 
     Raises:
-        ValueError: there are some, and none is whole, or the newest is another version's.
+        ValueError: all checkpoints are damaged, or the newest belongs to another version.
     """
     return newest_whole(folder, functools.partial(damage, reads=False))[0]
 
@@ -110,11 +109,11 @@ def newest(folder: Path) -> Path | None:
 def newest_whole(
     folder: Path, look: Callable[[Path], Damage | None], paths: Iterable[Path] | None = None
 ) -> tuple[Path | None, list[Damage]]:
-    """Returns the first of the checkpoints `paths` (those in `folder`, the newest first) at which `look` finds nothing
-    wrong, None where there is none at all, and the damaged ones before it.
+    """Returns the first of the checkpoints `paths` (default: all in `folder`, newest first) for which `look` finds no
+    damage, and the damaged ones before it; None if there is no checkpoint.
 
     Raises:
-        ValueError: there are some, and none is whole, or a newer one is another version's.
+        ValueError: all checkpoints are damaged, or a newer one belongs to another version.
     """
     damages: list[Damage] = []
     for path in candidates(folder) if paths is None else paths:
@@ -132,10 +131,9 @@ def newest_whole(
 
 
 def damage(path: Path, *, reads: bool = True, part: int = 0, num_parts: int = 1) -> Damage | None:
-    """Returns what is wrong with the checkpoint in folder `path`; None for nothing.
-
-    With `reads` every byte is read and compared with its checksum, otherwise only sizes. Of `num_parts` readers this
-    one looks at its part of the files.
+    """Returns the damage of the checkpoint in folder `path`; None if it has none. With `reads` every byte is compared
+    with its checksum, otherwise only sizes are. Of `num_parts` readers, this one checks files `part`, `part` +
+    `num_parts`, ...
     """
     try:
         files = read_manifest(path).contents.files
@@ -169,38 +167,37 @@ def _check(folder: Path, file: StoredFile, *, reads: bool) -> None:
 
 
 def check_written(folder: Path, file: StoredFile) -> None:
-    """Reads a file back that was just written, from the disk where the system allows it.
+    """Reads a newly written file back, from the disk if the system allows it.
 
     Raises:
-        ValueError: it holds something else than was written.
+        ValueError: its content differs from the written content.
     """
     descriptor = os.open(folder / file.name, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)  # else memory would answer for the disk
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)  # otherwise the page cache would answer for the disk
     finally:
         os.close(descriptor)
     _check(folder, file, reads=True)
 
 
 def step_of(path: Path) -> int:
-    """Returns the number of steps after which the checkpoint in folder `path` was written."""
     return _order(path)[0]
 
 
 def set_aside(path: Path) -> None:
-    """Makes the damaged checkpoint in folder `path` none, so that driver and workers agree on the one before it; its
-    files stay until a newer one is complete.
+    """Renames the manifest of the damaged checkpoint in folder `path`, so that driver and workers agree on the previous
+    checkpoint; its files stay until a newer checkpoint is complete.
     """
-    with contextlib.suppress(OSError):  # of another user, or on a full disk: then it is found damaged each time
+    with contextlib.suppress(OSError):  # another user's or a full disk; it is then found damaged each time
         (path / MANIFEST).replace(path / _SET_ASIDE)
         flush(path)
 
 
 def remove_old(folder: Path, keep: int, newest: Path) -> None:
-    """Removes what is older than the checkpoint `newest`: all but the newest `keep` complete checkpoints with it, and
-    what other attempts left unfinished. What cannot be removed stays.
+    """Removes folders older than the checkpoint `newest`, except the newest `keep` complete checkpoints (itself
+    included). Removes unfinished ones of other attempts too; ignores errors.
 
-    Only what was just verified counts: a newer one may be damaged, and may have failed to be set aside.
+    `newest` must be newly verified, because a still newer checkpoint may be damaged without having been set aside.
     """
     last = _order(newest)
     with contextlib.suppress(OSError):
@@ -208,13 +205,13 @@ def remove_old(folder: Path, keep: int, newest: Path) -> None:
         stay = {newest, *complete[:keep]}
         for path in _folders(folder):
             if path not in stay and _order(path) < last:
-                with contextlib.suppress(OSError):  # the marker first: what is half removed is no checkpoint
+                with contextlib.suppress(OSError):  # the manifest first, so that a half-removed folder is no checkpoint
                     (path / MANIFEST).unlink(missing_ok=True)
                 shutil.rmtree(path, ignore_errors=True)
 
 
 def _folders(folder: Path) -> list[Path]:
-    """Returns the folders with a checkpoint's name; links are none."""
+    """Returns the folders with a checkpoint's name, without links."""
     return [path for path in folder.glob("step-*") if _NAME.fullmatch(path.name) and _is_folder(path)]
 
 

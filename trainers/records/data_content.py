@@ -1,22 +1,20 @@
-"""The content of a training's token files when it began, by which other files at the same path are recognized."""
+"""The content of a training's token files when it began, to recognise other files at the same path."""
 
 import dataclasses
 from collections.abc import Iterator
 from pathlib import PurePath
 
 NUM_BLOCKS = 16
-"""Blocks of all files, at places drawn by a seed, that are compared where not everything is read."""
+"""Number of blocks of all files, at seeded random positions, that are compared if not everything is read."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ContentFile:
-    """One token file."""
-
     name: str
     size_bytes: int
     modified_ns: int
     sha256: str = ""
-    """Hash of the whole file; empty where none is known."""
+    """Hash of the whole file; empty if unknown."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,24 +25,23 @@ class DataContent:
     vocab_size: int
     """Token ids lie in [0, vocab_size)."""
     end_of_document: int | None
-    """Token id that ends every document, as the folder's index states it; None for none, or where there is no index."""
+    """Token id that ends every document, from the folder's index; None if there is none or no index."""
     files: tuple[ContentFile, ...]
     block_sha256: tuple[str, ...]
     """Hashes of `NUM_BLOCKS` blocks."""
 
     @property
     def is_hashed(self) -> bool:
-        """Whether the hash of every file is known."""
         return all(file.sha256 for file in self.files)
 
     @property
     def key(self) -> tuple[object, ...]:
-        """The values that are the same wherever the same files lie, and whenever they were written."""
+        """The values that are equal wherever the same files lie, and whenever they were written."""
         sizes = [file.size_bytes for file in self.files]
         return self.tokens, self.vocab_size, self.end_of_document, sizes, self.block_sha256
 
     def differences(self, now: "DataContent") -> Iterator[str]:
-        """Yields a clause on each part in which the files are others `now`. Other times of the same bytes are none."""
+        """Yields a clause on each difference of the files `now`; other times of the same bytes do not count."""
         for words, before, after in (
             ("tokens", self.tokens, now.tokens),
             ("ids in the vocabulary", self.vocab_size, now.vocab_size),
@@ -68,10 +65,9 @@ class DataContent:
             yield f"{differing} of {len(self.block_sha256)} blocks that were compared hold other bytes"
 
     def is_same(self, other: "DataContent") -> bool:
-        """Returns whether both have the same tokens in the same order, wherever they lie, as far as is known."""
+        """Returns whether both have the same tokens in the same order, in any location, as far as is known."""
         hashes = ((old.sha256, new.sha256) for old, new in zip(self.files, other.files, strict=False))
         return self.key == other.key and all(old == new or not (old and new) for old, new in hashes)
 
     def has_times_of(self, now: "DataContent") -> bool:
-        """Returns whether no file was written since."""
         return [file.modified_ns for file in self.files] == [file.modified_ns for file in now.files]

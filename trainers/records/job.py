@@ -1,4 +1,4 @@
-"""`Job`: everything that one trial needs, as the JSON that passes through Tune and Train to the workers."""
+"""`Job`: everything that one trial needs, as JSON that Tune and Train pass to the workers."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -14,66 +14,67 @@ from trainers.spec.stages import schedule_refusal
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Timing:
-    """Settings for the timing of a rung."""
+    """Settings for timing a batch point."""
 
     warmup_steps: int = 2
     min_windows: int = 3
     max_windows: int = 8
     window_s: float = 0.5
-    """A window holds as many optimizer steps as take about this long, at least one."""
+    """Approximate seconds of a window, which holds at least one optimizer step."""
     rung_s: float = 6.0
-    """Seconds of a rung's windows after which no further window starts."""
+    """Seconds of a batch point's windows after which no further window starts."""
     peak_s: float = 0.5
-    """Seconds of matrix products for the measured peak, once a study."""
+    """Seconds of matrix products for the measured peak, once per study."""
     longest_step_s: float = 20.0
-    """Longest step, in seconds, of the accumulation that a winner's last run measures."""
+    """Longest step, in seconds, whose accumulation a winner's last run may measure."""
     winner_s: float = 30.0
-    """Least seconds of the windows of a winner's last run."""
+    """Least seconds of windows in a winner's last run."""
     steps: int | None = None
-    """Optimizer steps that every rung times, instead of as many as take `rung_s`."""
+    """Number of optimizer steps to time at every batch point, instead of as many as take `rung_s`."""
     whole_steps: bool = False
-    """Whether every rung times steps of all their micro-steps, instead of a few from which the step is derived."""
+    """Whether every batch point times full steps, instead of deriving them from steps with few micro-steps."""
 
     @property
     def num_steps(self) -> int:
-        """The fewest steps that a rung runs, warm-up included; without `steps` it may run more in its time."""
+        """Least number of steps of a batch point, warm-up included; without `steps` it may run more in its time."""
         return max(1, self.warmup_steps - 1) + max(self.min_windows, self.steps or 0)
 
     @property
     def num_whole_steps(self) -> int:
-        """The fewest steps of all micro-steps that a rung runs, warm-up included; 0 where it derives them."""
+        """Least number of full steps that a batch point runs, warm-up included; 0 if it derives them."""
         return self.num_steps if self.whole_steps else 0
 
     @property
     def fixes_steps(self) -> bool:
-        """Whether a rung is as long as its steps, which have their number or all their micro-steps, in place of filling
-        its time.
+        """Whether a batch point's duration follows from its steps, because their number or all their micro-steps are
+        given, instead of from its time.
         """
         return self.whole_steps or self.steps is not None
 
     @property
     def filled_s(self) -> float:
-        """The seconds that a rung's windows fill however short its steps are; 0 where their number is stated."""
+        """Seconds that a batch point's windows fill even if its steps are short; 0 if the number of steps is given."""
         return min(self.rung_s, self.max_windows * self.window_s) if self.steps is None else 0.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class GateSize:
-    """Size of the numerics gate: optimizer steps from sharpened first weights on, and sequences in each."""
+    """Size of the numerics gate: its optimizer steps from sharpened initial weights, and the sequences of each."""
 
     steps: int = 2
     sequences: int = 32
     rate: float = 0.02
-    """Share of the recipe's learning rate up to which it grows before the last step, whose own is larger. AdamW's first
-    steps move each weight by all of it, whatever its gradient, and a step that is too long multiplies every rounding:
-    BLOOM's loss goes from 13.5 to 21.8 in one step at 1e-4, from 13.2 to 15.3 at 1e-5, and its norm leaps from 4 to 12
-    on the way up to 1e-5 (docs/measurements.md).
+    """Share of the recipe's learning rate reached before the last step, whose rate is larger.
+
+    AdamW's first steps move each weight by the full rate, whatever its gradient, and a large step amplifies every
+    rounding error: BLOOM's loss goes from 13.5 to 21.8 in one step at 1e-4 and from 13.2 to 15.3 at 1e-5, and its norm
+    jumps from 4 to 12 on the way up to 1e-5 (docs/measurements.md).
     """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryPoint:
-    """Allocated peaks of one rung that already ran, by phase, from which the next rung's memory is predicted."""
+    """Allocated peaks of an earlier batch point by phase, from which the next one's memory is predicted."""
 
     micro_batch: int
     forward_backward_gib: float
@@ -82,7 +83,7 @@ class MemoryPoint:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """One trial: one layout and the rungs to climb in the same processes."""
+    """One trial: a layout and the batch points to measure in the same processes."""
 
     trial_id: str
     recorder: str
@@ -90,63 +91,64 @@ class Job:
     recipe: Recipe
     layout: Layout
     rungs: tuple[BatchPoint, ...]
-    """Batch points to measure, ascending; empty where only the gate is run."""
+    """Batch points to measure, ascending; empty if only the gate runs."""
     cluster: Cluster
     cpus_per_worker: float
     nodes: tuple[str, ...] = ()
-    """Ray's ids of the nodes that its workers may use; empty for all."""
+    """Ray ids of the nodes that its workers may use; empty for all."""
     node_share: float = 1.0
-    """Share of each of these nodes that it takes; other trials may run on other devices of them at the same time."""
+    """Share of each node that it takes; other trials may run on other devices of the node at the same time."""
     repeat: int = 0
-    """0 for the search's own run; above 0 for a run of one point in separate processes after the search."""
+    """0 for the search's run; above 0 for a repeated run of one point in separate processes after the search."""
     is_winner_run: bool = False
-    """Whether it is a winner's last run: the largest accumulation that `Timing` allows, for `winner_s`. Without rungs,
-    its numerics gate alone."""
+    """Whether it is a winner's last run: with the largest accumulation that `Timing` allows, for `winner_s`. Without
+    batch points it only runs the winner's numerics gate.
+    """
     gate: GateSize | None = None
-    """The numerics gate whose curves are recorded before anything is measured; None for none."""
+    """The numerics gate whose curves are recorded before any measurement; None for none."""
     gate_micro_batch: int = 1
-    """The most sequences in a micro-step of the gate where there are no rungs."""
+    """Largest number of sequences in a micro-step of the gate if there are no batch points."""
     profile: BatchPoint | None = None
-    """The point to profile instead of measuring; None for none."""
+    """The batch point to profile instead of measuring; None for none."""
     incumbent_tokens_per_s: float | None = None
-    """The recipe's best tokens/s so far: a rung that cannot reach it is stopped as `slow`. None in runs after the
-    search.
+    """The recipe's best tokens/s so far; a batch point that cannot reach it is stopped as `slow`. None in runs after
+    the search.
     """
     known_memory: tuple[MemoryPoint, ...] = ()
-    """Peaks of this layout's rungs measured earlier, in a run that was cut short."""
+    """Memory peaks of this layout's batch points from an earlier, interrupted run."""
     predicted_gib: tuple[tuple[int, float], ...] = ()
-    """Micro-batches with the allocated peak that the cost model predicts; empty where it does not know the devices."""
+    """(micro-batch, predicted allocated peak in GiB) by the cost model; empty if it does not know the devices."""
     runs_one: bool = False
-    """Whether its first rung runs even where no rung may start any more."""
+    """Whether its first batch point runs even if it is too late to start one."""
     finds_largest: bool = False
-    """Whether a command's rungs are searched for the largest that fits, which alone is measured."""
+    """Whether to search a command's batch points for the largest that fits, and measure only this point."""
     tries_misfit: bool = False
-    """Whether a rung that is predicted not to fit is run all the same."""
+    """Whether to run a batch point although it is predicted not to fit."""
     cap_gib: float | None = None
     held_gib: float | None = None
-    """GiB to which torch's allocator is held on a GPU, below what the device or the cap allows; None for no hold."""
+    """GiB to which torch's allocator is limited on a GPU, in addition to the cap; None for no limit."""
     matmul_peak_tflops: float | None = None
-    """The measured peak; None where the study has not measured it yet: then the workers do."""
+    """The measured matmul peak; None if the workers must measure it."""
     probe_s: float | None = None
-    """Seconds for which the workers measure devices and links before the ladder; None where that is known."""
+    """Seconds for which the workers measure devices and links before the ladder; None if they need not."""
     datasheet_peak_tflops: float | None = None
-    """The datasheet peak of a device in the recipe's compute precision; None where the catalogue lacks it."""
+    """The device's datasheet peak in the recipe's compute precision; None if the catalogue lacks it."""
     stop_at_s: float | None = None
-    """Moment after which no rung starts, by the monotonic clock of the driver's node, where the recorder is; the
-    recorder tells workers how long that is.
+    """Moment after which no batch point starts, by the monotonic clock of the driver's node; the recorder there
+    converts it for the workers.
     """
     commit: str = "unknown"
     engine_source: str = ""
-    """The `trainers.spec.engines.source_hash` with which the study began, for an engine outside this project: workers
-    must have the same.
+    """The `trainers.spec.engines.source_hash` at the study's start, for an engine outside this project; workers must
+    have the same source.
     """
     environment: Mapping[str, str | None] = dataclasses.field(default_factory=dict[str, str | None])
-    """Values of environment variables of a command, where its node has others; None for one that is not set."""
+    """Environment variables of a command whose values differ on its node; None for an unset one."""
     timing: Timing = Timing()
     hang_floor_s: float = 60.0
-    """A trial is hung after max(this, 10 x its slowest micro-step) without a micro-step."""
+    """A trial counts as hung after max(this, 10 x its slowest micro-step) seconds without a micro-step."""
     first_step_s: float = 300.0
-    """Seconds that building the model, compiling and the first micro-step of a rung may take."""
+    """Seconds allowed for building the model, compiling and the first micro-step of a batch point."""
 
     @property
     def shares_nodes(self) -> bool:
@@ -154,7 +156,7 @@ class Job:
         return self.node_share < 1
 
     def measurement(self, batch: BatchPoint, outcome: Outcome, **figures: Any) -> Measurement:
-        """Returns the measurement of `batch` in this trial; `found` are its further fields."""
+        """Returns the measurement of `batch` in this trial; `figures` are its further fields."""
         return Measurement(
             recipe=self.recipe,
             layout=self.layout,
@@ -168,12 +170,14 @@ class Job:
 
 
 def gate_batch(job: Job) -> BatchPoint:
-    """Returns how the gate's sequences are divided on the job's layout: as its own first rung, else as the job states,
-    where that divides them; with at least two micro-steps where training accumulates gradients, which a gate of one
-    would not test.
+    """Returns the batch point of the numerics gate on the job's layout.
+
+    Its micro-batch is the first one of `rungs`, or `gate_micro_batch`, if it divides the sequences, and otherwise the
+    largest smaller one that does. It has at least two micro-steps if training accumulates gradients, to test
+    accumulation.
 
     Raises:
-        ValueError: the data-parallel ranks do not share the sequences evenly, or they are too few for a pipeline.
+        ValueError: data-parallel ranks do not divide the sequences, or there are too few for a pipeline.
     """
     gate = job.gate or GateSize()
     rank_sequences, remainder = divmod(gate.sequences, job.layout.data_parallel)

@@ -1,4 +1,4 @@
-"""The records of a journal: one frozen value a line. `trainers/records/journal_lines.py` converts them to text."""
+"""The records of a journal: a frozen value per line. `trainers/records/journal_lines.py` converts them to text."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -20,20 +20,20 @@ TrialState = Literal["done", "interrupted", "failed"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class StudyHeader:
-    """The first line: what the study searches and what it runs on."""
+    """The first line of a journal: the study's recipes, layouts and cluster."""
 
     kind: ClassVar[str] = "study"
     at: str = ""
-    """Time at which the line was written, UTC, ISO 8601; `append` fills it in (in every kind)."""
+    """Time at which the line was written, UTC, ISO 8601; set by `append` (in every kind of line)."""
     name: str
     space: str
     recipes: tuple[Recipe, ...]
-    """The recipes, each with a winner of its own, the space's reference recipe first."""
+    """The recipes, each with a winner of its own; the space's reference recipe first."""
     cluster: Cluster
     tokens: float
-    """The token budget for which days are counted."""
+    """The token budget for which days are computed."""
     price_per_gpu_h: float | None = None
-    """Price of a device hour, in the user's currency; None where it was not given."""
+    """Price of a device hour in the user's currency; None if not given."""
     miniature: bool = False
     cap_gib: float | None = None
     """The limit given by --device-memory-gib."""
@@ -44,24 +44,24 @@ class StudyHeader:
     space_sha256: str = ""
     """Hash of the space file, which is code; empty for other spaces."""
     data_content: Mapping[str, DataContent] = dataclasses.field(default_factory=dict[str, DataContent])
-    """The content of the recipes' token files when the study began, by their path; empty in older studies."""
+    """The content of the recipes' token files when the study began, by path; empty in older studies."""
     engines: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
     """Import path of each engine outside this project, with the hash of its source."""
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
     commit: str = "unknown"
     mlflow_uri: str = ""
-    """The MLflow store of the study, without a password."""
+    """The study's MLflow store, without a password."""
     study_id: str = ""
-    """Identifies the study among others of its name."""
+    """Identifies the study among others of the same name."""
 
     @property
     def id(self) -> str:
-        """Identifies the study among others of its name, by its time where the header has no id."""
+        """Identifies the study among others of the same name; derived from its time if the header has no id."""
         return self.study_id or identity((self.name, self.at))
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """The study's options as a command's arguments, defaults included."""
+        """The study's options as command-line arguments, defaults included."""
         command = self.options.get("command") or ()
         return tuple(
             word
@@ -72,12 +72,11 @@ class StudyHeader:
 
     @property
     def title(self) -> str:
-        """The study's name, what it searches and on what, in one line."""
         return f"{self.name}: {self.recipes[0].label}, on {self.cluster.label_under(self.cap_gib)}"
 
 
 _NOT_TYPED = ("command", "folder", "environment", "without", "recheck")
-"""Options of a study that are no options of the command line."""
+"""Options of a study that the command line does not have."""
 
 
 def _arguments(name: str, value: Any) -> tuple[str, ...]:
@@ -91,14 +90,14 @@ def _arguments(name: str, value: Any) -> tuple[str, ...]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedLayout:
-    """One layout that a session may try, with the prediction of its best rung. None where there is no prediction."""
+    """A layout that a session may try, with the prediction of its best batch point; None if there is no prediction."""
 
     recipe: str
     """The recipe's id."""
     layout: Layout
     micro_batches: tuple[int, ...]
     micro_batch: int | None = None
-    """The predicted rung."""
+    """Micro-batch of the predicted batch point."""
     tokens_per_s: float | None = None
     """Predicted tokens/s over all devices."""
     step_time_s: float | None = None
@@ -108,7 +107,7 @@ class PlannedLayout:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Planned:
-    """The layouts that a session may try, written at its start; the last line counts."""
+    """The layouts that a session may try, written at its start; the last line of this kind is valid."""
 
     kind: ClassVar[str] = "planned"
     optional: ClassVar[bool] = True
@@ -120,7 +119,7 @@ class Planned:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Peak:
-    """The matrix-product peak measured on the study's devices, on all of them at once."""
+    """The matrix-product peak of the study's devices, measured on all of them at once."""
 
     kind: ClassVar[str] = "peak"
     at: str = ""
@@ -129,13 +128,13 @@ class Peak:
     tflops: float
     """The median over devices."""
     spread: float = 0.0
-    """Distance between the fastest and the slowest device over the median."""
+    """Difference between the fastest and the slowest device, divided by the median."""
     by_device: tuple[float, ...] = ()
-    """The peak of each device, by rank: it shows a device that lags."""
+    """The peak of each device, by rank, which reveals a slow device."""
     nodes: tuple[str, ...] = ()
     """Address of each rank's node."""
     timed_s: float = 0.0
-    """Seconds for which products were timed, 0 in older journals; this time of the trial is the study's."""
+    """Seconds for which products were timed, counted as the study's and not the trial's; 0 in older journals."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,8 +149,6 @@ class Probed:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class TrialStart:
-    """A trial is about to be started."""
-
     kind: ClassVar[str] = "trial_start"
     at: str = ""
     trial_id: str
@@ -160,26 +157,26 @@ class TrialStart:
     recipe: Recipe
     layout: Layout
     micro_batches: tuple[int, ...]
-    """Micro-batches of its rungs; empty where a trial runs the numerics gate alone, as its reference, or profiles."""
+    """Micro-batches of its batch points; empty if the trial only runs the numerics gate, as its reference, or profiles.
+    """
     repeat: int = 0
-    """Above 0 for a final run of one point."""
+    """Above 0 for a repeated run of one point after the search."""
     profiles: BatchPoint | None = None
-    """The point that the trial profiles instead of measuring."""
+    """The batch point that the trial profiles instead of measuring."""
     state: SearchState | None = None
     """State of the search that asked for it; None in journals of older versions."""
     nodes: tuple[str, ...] = ()
-    """Addresses of the nodes that it was given; empty where trials run one at a time, on any."""
+    """Addresses of its nodes; empty if trials run one at a time, on any nodes."""
     beside: tuple[str, ...] = ()
     """Ids of the trials that ran when it began."""
 
     @property
     def is_final(self) -> bool:
-        """Whether the trial comes after the search: a final run, a numerics gate alone or a profile."""
+        """Whether the trial comes after the search: a repeated run, a numerics gate alone or a profile."""
         return bool(self.repeat) or not self.micro_batches
 
     @property
     def is_gate(self) -> bool:
-        """Whether the trial runs the numerics gate alone."""
         return not self.micro_batches and self.profiles is None
 
 
@@ -192,7 +189,7 @@ class RungStart:
     trial_id: str
     batch: BatchPoint
     deadline_s: float
-    """Seconds within which its first step must end; after that the limit follows from measured steps."""
+    """Seconds within which its first step must end; later limits follow from measured steps."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -206,7 +203,7 @@ class Measured:
 
 FIRST_GRADIENTS = "gradients of step 1"
 ROUNDED = "gradients of step 1 from weights rounded otherwise"
-"""Names of sketches; a reference alone has the second."""
+"""Names of sketches; only a reference has the second."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -214,7 +211,7 @@ class GateSketch:
     """Sketches of all tensors of one kind after a step of the numerics gate (`trainers.measuring.sketch`)."""
 
     of: str
-    """The name of what was sketched, for people and for the comparison: "gradients of step 1"."""
+    """Name of the sketched tensors, such as "gradients of step 1"; the comparison matches sketches by it."""
     values: str
     """Sums of each of `GateCurves.tensors` in turn, little-endian fp32 in base64."""
 
@@ -230,7 +227,7 @@ class GateCurves:
     layout: Layout
     steps: int
     sequences: int
-    """Sequences of a step, over all ranks."""
+    """Number of sequences in a step, over all ranks."""
     losses: tuple[float, ...]
     """Mean loss in nats over the step's sequences, before the step."""
     grad_norms: tuple[float, ...]
@@ -240,21 +237,23 @@ class GateCurves:
     is_reference: bool = False
     """Whether the layout ran as a reference for others."""
     tensors: tuple[str, ...] = ()
-    """The model's parameters; empty in journals of older versions, which compared losses and norms alone."""
+    """The model's parameters; empty in journals of older versions, which compared only losses and norms."""
     sketches: tuple[GateSketch, ...] = ()
     clip_error: float | None = None
-    """Relative difference of the length of the first step's gradients, as the optimizer got them, from the smaller of
-    norm and limit; None for optimizers that do not show it."""
+    """Relative difference between the length of the first step's gradients as the optimizer got them, and the smaller
+    of norm and limit; None for optimizers that do not show it.
+    """
     update_error: float | None = None
-    """Largest relative difference, over parameters, of the last step's change from AdamW's by the layout's own moments,
-    less what rounding explains."""
+    """Largest relative difference, over parameters, between the last step's change and AdamW's by the layout's own
+    moments, less the effect of rounding.
+    """
     update_tensor: str = ""
-    """The parameter where it is largest."""
+    """The parameter with the largest difference."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Profile:
-    """The time of one point's step by kind of kernel, from torch.profiler on one rank in a separate trial."""
+    """The time of one batch point's step by kind of kernel, from torch.profiler on one rank in a separate trial."""
 
     kind: ClassVar[str] = "profile"
     at: str = ""
@@ -263,17 +262,17 @@ class Profile:
     layout: Layout
     batch: BatchPoint
     device_kind: str
-    """"cuda": work on the device; "cpu": the operations of the worker's threads."""
+    """"cuda" for work on the device; "cpu" for the operations of the worker's threads."""
     rank: int = 0
     num_steps: int
     """Number of steps of which `sums` is the mean."""
     measured_grad_accum: int
-    """Micro-steps of the profiled steps; `sums` is scaled to a step of the point's own accumulation."""
+    """Micro-steps of the profiled steps; `sums` is scaled to a step with the point's own accumulation."""
     sums: Sums
     trace: str = ""
-    """Name of the Chrome trace in the study's folder; "" where it was too large to be stored."""
+    """Name of the Chrome trace in the study's folder; "" if it was too large to be stored."""
     trace_mib: float
-    """Size of the trace, compressed."""
+    """Size of the compressed trace."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -281,7 +280,7 @@ class TrialEnd:
     """The end of a trial.
 
     Raises:
-        ValueError: an unknown state.
+        ValueError: the state is unknown.
     """
 
     kind: ClassVar[str] = "trial_end"
@@ -289,17 +288,15 @@ class TrialEnd:
     trial_id: str
     key: str
     state: TrialState
-    """"done": nothing of its ladder is missing; "interrupted": it has to be run again; "failed": it could not be
-    run.
-    """
+    """"done": its ladder is complete; "interrupted": it has to run again; "failed": it could not be run."""
     wall_s: float
     gpu_s: float
     """Wall seconds times devices."""
     reason: str = ""
     fault: str = ""
-    """Kind of failure, as in `platform.search.loop.policy`; "" where it ran to its end."""
+    """Kind of failure, as in `platform.search.loop.policy`; "" if it ran to its end."""
     node: str = ""
-    """Address of the node that it failed on, where known."""
+    """Address of the node on which it failed, if known."""
     beside: tuple[str, ...] = ()
     """Ids of the trials that ran at any time while it did."""
 
@@ -341,11 +338,11 @@ class End:
     wall_s: float
     gpu_s: float
     left_out: str = ""
-    """Final runs that a budget left no time for."""
+    """Confirmation runs for which no time was left in the budget."""
     tried_all: bool = False
     """Whether the searcher had nothing more to try; otherwise a budget or a fault ended the search."""
     why: str = ""
-    """The budget that was spent, the searcher's own verdict or the fault; "" where a session was interrupted."""
+    """The exhausted budget, the searcher's verdict or the fault; "" if the session was interrupted."""
 
 
 Line = (

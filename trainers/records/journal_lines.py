@@ -1,11 +1,9 @@
-"""Converts journal lines to text and back, and is the only way to append them, also for processes without the driver's
-code.
+"""Converts journal lines to text and back. All appending goes through it, also in processes without the driver's code.
 
-A journal is a text file of JSON objects, one a line. It is only ever appended to, a line in one write, and a line is
-on disk before `append` returns. Figures that are not finite stand as Python writes them (`NaN`, `Infinity`).
-
-Besides its fields a line has `kind`, `schema`, and last `crc32`: the checksum of the line without that member. A line
-with `optional` is of a kind that a reader may leave out: one that does not know the kind does.
+A journal is a text file with a JSON object per line. It is only appended to, each line in one write, and a line is on
+disk when `append` returns. Non-finite numbers have Python's form (`NaN`, `Infinity`). Besides its fields a line has
+`kind`, `schema`, and last `crc32`, the checksum of the line without that member. A reader may ignore a line of an
+unknown kind if it has `optional`.
 """
 
 import datetime
@@ -24,7 +22,7 @@ from trainers.records.plain_files import private_mode
 from trainers.spec.codec import from_json, shown, to_json
 
 SCHEMA = 2
-"""Version in every line, raised when one version would misread another's lines: a reader takes its own alone."""
+"""Version in every line, raised if one version would misread another's lines; a reader accepts only its own."""
 
 _KINDS: dict[str, type[Line]] = {kind.kind: kind for kind in get_args(Line)}
 _SEAL = b',"crc32":"'
@@ -32,13 +30,11 @@ _SEAL_BYTES = len(_SEAL) + len('01234567"}')
 
 
 class JournalError(ValueError):
-    """A line that cannot be used; the text states why."""
+    """The line cannot be used; the text states why."""
 
 
 class NewerSchemaError(JournalError):
-    """A line written by a newer version of this project; `commit` is that version's where the line states it, else
-    "".
-    """
+    """A newer version of this project wrote the line; `commit` is that version's if the line states it, else ""."""
 
     def __init__(self, schema: int, commit: str = "") -> None:
         super().__init__(f"written by a newer version (journal schema {schema}, this one reads up to {SCHEMA})")
@@ -54,12 +50,11 @@ def to_line(entry: Line) -> dict[str, Any]:
 
 
 def from_line(text: str | bytes) -> Line | None:
-    """Returns the entry of a journal's line; None for one of an unknown kind that may be ignored.
+    """Returns the entry of a journal's line; None for an unknown kind that may be ignored.
 
     Raises:
         NewerSchemaError: a newer version of this project wrote it.
-        JournalError: it is cut short, changed since it was written, not a journal's line, or holds values that cannot
-            be.
+        JournalError: it is cut short, was changed, is not a journal's line, or has impossible values.
     """
     raw = (text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text).strip()
     fields = _parsed(raw)
@@ -93,7 +88,7 @@ def checked(text: bytes) -> dict[str, Any]:
     """Returns the members of a line that `append` wrote, without its checksum.
 
     Raises:
-        JournalError: it is cut short, or changed since it was written.
+        JournalError: it is cut short or was changed.
     """
     raw = text.strip()
     fields = _parsed(raw)
@@ -106,9 +101,9 @@ def checked(text: bytes) -> dict[str, Any]:
 def _parsed(raw: bytes) -> dict[str, Any]:
     try:
         try:
-            data = pydantic_core.from_json(raw)  # in half the time of `json`, which is most of reading a journal
+            data = pydantic_core.from_json(raw)  # takes half the time of `json`, which dominates reading a journal
         except ValueError:
-            data = json.loads(raw)  # half a surrogate, as a file name that is not UTF-8 leaves: Python alone reads it
+            data = json.loads(raw)  # unpaired surrogates, from file names that are not UTF-8; only Python reads them
     except (ValueError, RecursionError) as error:
         raise JournalError("not a whole JSON object") from error
     if not isinstance(data, dict):
@@ -127,31 +122,29 @@ def _is_sealed(raw: bytes) -> bool:
 
 
 def append(path: str | os.PathLike[str], line: Mapping[str, Any], *, must_exist: bool = False) -> None:
-    """Adds `line`, with its checksum, to the journal at `path` and flushes it to disk; sets "at" where it is missing or
-    empty.
+    """Appends `line` with its checksum to the journal at `path` and flushes it to disk; sets "at" if missing or empty.
 
-    Safe among processes of one machine: a line is one write at the file's end. Where the last writer was killed in the
-    middle of a line, the new one starts on a line of its own.
-
-    A new journal is for this user alone, unless the folder is its group's too. With `must_exist` none is made: only the
-    first line of a study makes its journal.
+    Safe between processes of one machine, because a line is one write at the file's end. If the last writer was killed
+    in the middle of a line, the new line starts after a line break. A new journal is readable by this user only, or
+    also by the folder's group if that may write there. With `must_exist` no journal is created; only a study's first
+    line creates one.
 
     Raises:
         OSError: the line could not be written in full (disk full, folder or file gone), or the path is a link.
     """
     text = sealed(json.dumps({**line, "at": line.get("at") or now()}, separators=(",", ":")))
     created = not must_exist and not Path(path).exists()
-    creates = 0 if must_exist else os.O_CREAT  # what was moved away is not begun anew in its middle
+    creates = 0 if must_exist else os.O_CREAT  # a journal that was moved away must not be restarted in the middle
     mode = private_mode(Path(path).parent)
     file = os.open(path, os.O_RDWR | os.O_APPEND | creates | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
     try:
         size = os.fstat(file).st_size
-        # Seen in the middle of another's write this may give an empty line, which readers pass over.
+        # Another process's unfinished write may lead to an empty line, which readers skip.
         lead = b"\n" if size and os.pread(file, 1, size - 1) != b"\n" else b""
         data = lead + text.encode() + b"\n"
         written = os.write(file, data)
         if written != len(data):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))  # a disk that fills up cuts the last line
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))  # a full disk cuts the last line
         os.fsync(file)
     finally:
         os.close(file)
@@ -160,17 +153,15 @@ def append(path: str | os.PathLike[str], line: Mapping[str, Any], *, must_exist:
 
 
 def record(path: str | os.PathLike[str], entry: Line, *, must_exist: bool = False) -> None:
-    """Appends an entry to the journal, as `append` does."""
     append(path, to_line(entry), must_exist=must_exist)
 
 
 def now() -> str:
-    """Returns the current time as the journal writes it."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
 
 
 def flush(path: Path) -> None:
-    """Flushes a file, or a folder, which makes a new file's name durable: fsync of the file alone does not."""
+    """Flushes a file, or a folder to make a new file's name durable, which fsync of the file does not."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(file)

@@ -1,4 +1,4 @@
-"""`Measurement` and `Outcome`: one (recipe, layout, batch point) with its figures."""
+"""`Measurement` and `Outcome`: a (recipe, layout, batch point) with its figures."""
 
 import dataclasses
 import enum
@@ -17,30 +17,32 @@ class Outcome(enum.StrEnum):
 
     OK = "ok"
     THRASH = "thrash"
-    """Ran, but with allocator retries or without head-room: its speed is not reliable."""
+    """It ran, but with allocator retries or without head-room, so its speed is not reliable."""
     OOM = "oom"
     SLOW = "slow"
-    """Stopped: its upper bound is below the incumbent. The steps timed until then are as reliable as any."""
+    """It was stopped, because its upper bound was below the incumbent. The steps timed until then are reliable."""
     DIVERGED = "diverged"
     HUNG = "hung"
     FAILED = "failed"
     SKIPPED = "skipped"
-    """Never run: predicted infeasible, with the reason."""
+    """It never ran: predicted infeasible, with the reason."""
 
 
 TIMED = frozenset({Outcome.OK, Outcome.SLOW})
-"""Outcomes that ran with head-room, so that their step time counts."""
+"""Outcomes with head-room in memory, so that their step time counts."""
 ENDS_LADDER = frozenset({Outcome.THRASH, Outcome.OOM, Outcome.DIVERGED, Outcome.HUNG, Outcome.FAILED})
 """Outcomes after which no larger micro-batch of the same candidate is worth running."""
 
 
 SETTINGS, TRAINING_STATE = "settings in effect", "training state"
-"""Abilities without which a measured engine is not read back, or has no numerics gate."""
+"""Names of abilities: an engine without the first is not checked against the request; one without the second has no
+numerics gate.
+"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Conditions:
-    """The conditions of a figure, without which a number is meaningless."""
+    """The conditions of a measurement, without which its figures are meaningless."""
 
     device: str
     """Device name as the driver reports it, such as "NVIDIA H200", or the processor's."""
@@ -52,16 +54,16 @@ class Conditions:
     environment: Mapping[str, str]
     """Variables that affect speed or mathematics (allocator, NCCL, TF32), as set on rank 0."""
     commit: str
-    """Commit of this project, with "+dirty" where the tree had changes; "unknown" outside a checkout."""
+    """Commit of this project, with "+dirty" if the tree had changes; "unknown" outside a checkout."""
     warnings: tuple[str, ...] | None = None
-    """Warnings that rank 0's process was given, each once; None in measurements that are older than this field."""
+    """Warnings in rank 0's process, each once; None in measurements that are older than this field."""
     engine_lacks: tuple[str, ...] = ()
     """Names of the abilities that an engine outside this project lacks (`trainers.engines.stepper.ABILITIES`)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Measurement:
-    """One batch point of one trial, measured or not. Times are the slowest rank's, memory the largest rank's."""
+    """One batch point of a trial, measured or not. Times are the slowest rank's, memory the largest rank's."""
 
     recipe: Recipe
     layout: Layout
@@ -69,18 +71,18 @@ class Measurement:
     outcome: Outcome
     trial_id: str = ""
     repeat: int = 0
-    """0 for the search's own run, from 1 for further runs of the same point in separate processes."""
+    """0 for the search's run; 1, 2, ... for further runs of the same point in separate processes."""
     addresses: tuple[str, ...] = ()
-    """Addresses of the nodes that it ran on, each once; empty in measurements that are older than this field."""
+    """Addresses of its nodes, each once; empty in measurements that are older than this field."""
     beside: tuple[str, ...] = ()
     """Ids of the trials that ran at any time while it did."""
     measured_grad_accum: int = 0
-    """Micro-steps of a timed step; below `batch.grad_accum` the step time is derived."""
+    """Micro-steps of a timed step; if below `batch.grad_accum`, the step time is derived."""
 
     reason: str = ""
-    """Reason why it is not `ok`, in one sentence; empty where it is."""
+    """Reason why it is not `ok`, in one sentence; empty if it is."""
     remark: str = ""
-    """Reason to doubt the figures of a command's run, as a clause; empty where there is none."""
+    """Reason to doubt the figures of a command's run, as a clause; empty if there is none."""
     phase: str = ""
     """The phase in which it ended: "init", "forward_backward", "optimizer"."""
     rank: int | None = None
@@ -88,7 +90,7 @@ class Measurement:
     asked_gib: float | None = None
     allocated_gib: float | None = None
     reserved_gib: float | None = None
-    """GiB that were requested at an out-of-memory error, and GiB that the allocator held at that moment."""
+    """GiB requested at an out-of-memory error, and GiB that the allocator held at that moment."""
 
     step_time_s: float | None = None
     """Seconds of one optimizer step at `batch.grad_accum`: median over windows."""
@@ -96,52 +98,52 @@ class Measurement:
     step_time_high_s: float | None = None
     """First and third quartile over windows."""
     step_time_derived: bool = False
-    """Whether `step_time_s` was derived from shorter accumulation from the parts of a step with fewer micro-steps."""
+    """Whether `step_time_s` was derived from the parts of a step with fewer micro-steps."""
     windows_s: tuple[float, ...] = ()
     """Seconds per measured step (of `measured_grad_accum` micro-steps) in each timed window."""
     steps_per_window: int = 0
     void_windows: tuple[str, ...] = ()
-    """Reason of each window that was discarded."""
+    """Reason of each discarded window."""
     warmup_steps: int = 0
     first_micro_step_s: float | None = None
-    """Seconds of the micro-step that begins an accumulation."""
+    """Seconds of the first micro-step of an accumulation."""
     middle_micro_step_s: float | None = None
     """Mean seconds of the micro-steps between the first and the last."""
     last_micro_step_s: float | None = None
-    """Seconds of the micro-step that ends an accumulation, gradient exchange included."""
+    """Seconds of the last micro-step of an accumulation, gradient exchange included."""
     optimizer_step_s: float | None = None
     pipeline_bubble: float | None = None
-    """Share of a pipeline's schedule at `batch.grad_accum` that does not grow with the accumulation, in which a stage
-    waits for others, from the slope between two accumulations.
+    """Share of a pipeline's schedule at `batch.grad_accum` in which a stage waits: the part that does not grow with the
+    accumulation, from the slope between two accumulations.
     """
     startup_s: float | None = None
-    """Seconds from the worker's first line to the first micro-batch; on a trial's first one only."""
+    """Seconds from the worker's first line to the first micro-batch; only for a trial's first batch point."""
     import_s: float | None = None
     """Seconds of `startup_s` spent on importing the engine's libraries."""
     compile_s: float | None = None
     sdpa_kernel: str = ""
-    """Kernels of scaled_dot_product_attention: "flash", "efficient", "cudnn" or "math", joined by "+" where several;
-    empty where another attention ran, and in measurements that are older than this field.
+    """Kernels of scaled_dot_product_attention: "flash", "efficient", "cudnn" or "math", joined by "+" if several; empty
+    for another attention, and in measurements that are older than this field.
     """
 
     tokens_per_s: float | None = None
     """Tokens/s over all devices."""
     tokens_per_s_per_gpu: float | None = None
     model_tflops_per_gpu: float | None = None
-    """Model TFLOP/s by "products", without recomputation."""
+    """Model TFLOP/s by the "products" convention, without recomputation."""
     hardware_tflops_per_gpu: float | None = None
     """TFLOP/s including recomputation."""
     matmul_peak_tflops: float | None = None
     """Peak measured on the same device in the recipe's compute precision."""
     share_of_matmul_peak: float | None = None
     datasheet_peak_tflops: float | None = None
-    """Peak from the hardware catalogue; None for CPUs and devices that it lacks."""
+    """Peak from the hardware catalogue; None for CPUs and unknown devices."""
     share_of_datasheet_peak: float | None = None
 
     peak_allocated_gib: float | None = None
     peak_reserved_gib: float | None = None
     peak_device_gib: float | None = None
-    """Device memory in use at the peak, the context and libraries included."""
+    """Device memory in use at the peak, including context and libraries."""
     peak_forward_backward_gib: float | None = None
     peak_optimizer_gib: float | None = None
     """Allocated peaks by phase."""
@@ -150,7 +152,7 @@ class Measurement:
     cap_gib: float | None = None
     """The limit given by --device-memory-gib."""
     utilization_pct: float | None = None
-    """Share of time in which a device was busy, the mean over devices and windows."""
+    """Share of time in which a device was busy, averaged over devices and windows."""
     idle_devices: int = 0
     """Number of devices under 5 % utilization in the windows."""
     utilization_by_device_pct: tuple[float, ...] = ()
@@ -160,17 +162,17 @@ class Measurement:
     power_w: tuple[float, ...] = ()
     """Mean power of all devices together in each timed window."""
     held_back: tuple[str, ...] = ()
-    """Reason by NVML for a lowered clock in each timed window, such as "power cap"; "" for none."""
+    """NVML's reason for a lowered clock in each timed window, such as "power cap"; "" for none."""
     others_gib: tuple[float, ...] = ()
-    """GiB that processes other than the trial's held on one device after each timed window, the most on any; empty
-    where it cannot be read, and in measurements that are older than this field.
+    """GiB that other processes held on a device after each timed window, the largest over devices; empty if unreadable,
+    and in measurements that are older than this field.
     """
     others_busy_pct: tuple[float, ...] = ()
-    """Share of the processors that processes other than the trial's used in each timed window, on the busiest node."""
+    """Share of the processors that other processes used in each timed window, on the busiest node."""
     steal_pct: tuple[float, ...] = ()
     """Share of the processors that the hypervisor gave to other machines in each timed window."""
     cpu_clock_mhz: tuple[float, ...] = ()
-    """Mean clock of the slowest node's processors after each timed window; empty where it cannot be read."""
+    """Mean clock of the slowest node's processors after each timed window; empty if unreadable."""
     load_average: float | None = None
     """One-minute load average of the busiest node after the last window."""
 
@@ -183,7 +185,7 @@ class Measurement:
 
     @property
     def id(self) -> str:
-        """Hash of recipe, layout, batch point and repeat: of what was measured, not of the figures."""
+        """Hash of recipe, layout, batch point and repeat; figures do not change it."""
         return identity_of(self.recipe, self.layout, self.batch, self.repeat)
 
     @property
@@ -193,19 +195,16 @@ class Measurement:
 
     @property
     def memory_stages(self) -> tuple[int, ...]:
-        """Indices of the pipeline's stages on the rank that `memory_rank` names; empty without a pipeline."""
+        """Indices of the pipeline stages on the rank `memory_rank`; empty without a pipeline."""
         return () if self.memory_rank is None else stages_at(self.layout, self.memory_rank)
 
     @property
     def global_batch(self) -> int:
-        """Sequences in one optimizer step, over all ranks."""
         return self.batch.global_batch(self.layout)
 
     @property
     def micro_step_s(self) -> float | None:
-        """Seconds that a further micro-step adds to the step, from the parts that were timed; None where there are too
-        few micro-steps to tell.
-        """
+        """Seconds that a further micro-step adds to the step; None if too few micro-steps were timed."""
         if self.middle_micro_step_s is not None:
             return self.middle_micro_step_s if self.measured_grad_accum > 2 else None
         if None in (self.pipeline_bubble, self.optimizer_step_s, self.step_time_s):
@@ -215,20 +214,19 @@ class Measurement:
 
     @property
     def tokens_per_timed_step(self) -> int:
-        """Tokens of a step that was timed, over all ranks: of fewer micro-steps where the step time is derived."""
+        """Tokens of a timed step over all ranks; fewer than a full step's if the step time is derived."""
         timed = dataclasses.replace(self.batch, grad_accum=self.measured_grad_accum or self.batch.grad_accum)
         return timed.global_batch(self.layout) * self.recipe.seq_len
 
     @property
     def trained_recipe(self) -> Recipe:
-        """The recipe that the point trains, with the point's global batch. Points of one recipe with a fixed
-        accumulation compete for speed, but those of different global batches train different recipes.
+        """The recipe that the point trains, with its global batch. With a fixed accumulation, points of one recipe
+        compete for speed, but train different recipes if their global batches differ.
         """
         return self.recipe.of_batch(self.global_batch) if self.recipe.grad_accum else self.recipe
 
     @property
     def num_devices(self) -> int:
-        """Number of devices it ran on."""
         return self.layout.world_size
 
     @property
@@ -238,7 +236,7 @@ class Measurement:
 
     @property
     def most_others_gib(self) -> float:
-        """The most of `others_gib`; 0 where no other process was seen, or none was recorded."""
+        """The largest of `others_gib`; 0 if no other process was seen, or none was recorded."""
         return max((gib for gib in self.others_gib if gib > 0), default=0.0)
 
     @property
@@ -248,11 +246,10 @@ class Measurement:
 
 
 def identity_of(recipe: Recipe, layout: Layout, batch: BatchPoint, repeat: int = 0) -> str:
-    """Returns the id that a measurement of these would have."""
     return _identity((recipe.id, layout.id, batch.micro_batch, batch.grad_accum, repeat))
 
 
-# Whoever follows a journal asks for it: the search, its display and the mirror.
+# Cached, because the search, its display and the mirror ask for it repeatedly.
 _identity = functools.lru_cache(maxsize=1 << 16)(identity)
 
 

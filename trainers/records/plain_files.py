@@ -1,4 +1,4 @@
-"""Opens files that anybody may have put there: never waiting, never a device, and no link unless the user named it."""
+"""Opens files that anybody may have placed: never waits, opens no device, follows no link unless the user named it."""
 
 import codecs
 import os
@@ -11,20 +11,20 @@ from trainers.spec.codec import json_object, shown
 from trainers.spec.errors import InputError, MissingFileError
 
 MOST_BYTES = 4 * 2**30
-"""Size up to which a file is read as a whole: a sparse file of any size costs nothing to send."""
+"""Largest size of a file that is read as a whole; a sparse file of any size is cheap to send."""
 _MOST_JSON_BYTES = 256 * 2**20
-"""Size up to which a file may be one JSON object of ours or of a model."""
+"""Largest size of a file that is read as one JSON object."""
 
 
 def open_plain(
     path: Path, flags: int = os.O_RDONLY, *, links: bool = False, mode: int = 0o644, most_bytes: int | None = None
 ) -> int:
-    """Returns a descriptor of the regular file `path`; with `links` of the one that it leads to, as for a path that the
-    user typed. A file that `flags` create gets the permissions `mode`; of `most_bytes` one may have no more.
+    """Returns a descriptor of the regular file `path`. With `links` follows links, as for a path that the user typed. A
+    file that `flags` create gets the permissions `mode`; a file larger than `most_bytes` is refused.
 
     Raises:
-        MissingFileError: there is none.
-        InputError: it is a link, a folder, a pipe, a socket or a device, is larger, or cannot be opened; the text
+        MissingFileError: there is no such file.
+        InputError: it is a link, a folder, a pipe, a socket or a device, is too large, or cannot be opened; the text
             names it.
     """
     try:
@@ -37,7 +37,7 @@ def open_plain(
     except ValueError as error:
         raise _refused_path(path, error) from error
     try:
-        # The file may be another one by now. Without O_NONBLOCK a pipe would be waited for.
+        # The file may have been replaced meanwhile. O_NONBLOCK avoids waiting for a pipe.
         follow = 0 if links else os.O_NOFOLLOW
         file = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | follow, mode)
     except OSError as error:
@@ -54,8 +54,8 @@ def open_plain(
 
 
 def private_mode(folder: Path) -> int:
-    """Returns the permissions of a new journal or database in `folder`, which tells of this user's paths and machines:
-    for this user alone, and for the folder's group where that may write in it.
+    """Returns the permissions of a new journal or database in `folder`, which reveals this user's paths and machines:
+    for this user only, and for the folder's group if that may write in it.
 
     Raises:
         OSError: there is no such folder.
@@ -67,8 +67,8 @@ def read_plain(path: Path, *, links: bool = False, most_bytes: int = MOST_BYTES)
     """Returns the content of the file `path`, of at most `most_bytes`.
 
     Raises:
-        MissingFileError: there is none.
-        InputError: it is no regular file, is larger, or cannot be read; the text names it.
+        MissingFileError: there is no such file.
+        InputError: it is no regular file, is too large, or cannot be read; the text names it.
     """
     file = open_plain(path, links=links, most_bytes=most_bytes)
     try:
@@ -79,25 +79,26 @@ def read_plain(path: Path, *, links: bool = False, most_bytes: int = MOST_BYTES)
 
 
 def read_json(path: Path, *, links: bool = False) -> dict[str, Any]:
-    """Returns the JSON object in the file `path`, its texts without control characters. Numbers that are not finite are
-    read as Python writes them.
+    """Returns the JSON object in the file `path`, with control characters in its texts escaped. Non-finite numbers are
+    read in Python's form.
 
     Raises:
         MissingFileError: there is no such file.
-        InputError: it is no regular file, cannot be read, or holds something else; the text names it.
+        InputError: it is no regular file, cannot be read, or is no JSON object; the text names it.
     """
     data = read_plain(path, links=links, most_bytes=_MOST_JSON_BYTES)
     try:
-        return shown(data, json_object(data.removeprefix(codecs.BOM_UTF8)))  # editors of another system begin with it
+        # Editors of other systems begin files with it.
+        return shown(data, json_object(data.removeprefix(codecs.BOM_UTF8)))
     except ValueError as error:
         raise InputError(f"{path} is no JSON file of this kind: {error}") from error
 
 
 def last_attempt(path: Path) -> int:
-    """Returns the number in the file of a training's newest attempt; 0 where there is none.
+    """Returns the number in the file of a training's newest attempt; 0 if there is no file.
 
     Raises:
-        InputError: it holds something else, or cannot be read; the text names it.
+        InputError: it contains something else, or cannot be read; the text names it.
     """
     try:
         text = read_plain(path, most_bytes=4096)
@@ -109,10 +110,10 @@ def last_attempt(path: Path) -> int:
 
 
 def refuse_others(*paths: Path) -> None:
-    """Refuses whatever stands at one of the paths and is no regular file; nothing need be there.
+    """Refuses anything but a regular file at the paths; a path may not exist.
 
     Raises:
-        InputError: the first such one.
+        InputError: a path is no regular file; the first is named.
     """
     for path in paths:
         try:
@@ -125,10 +126,10 @@ def refuse_others(*paths: Path) -> None:
 
 
 def refuse_links(folder: Path) -> None:
-    """Refuses a folder that contains a link: results would be written over its target.
+    """Refuses a folder that contains a link, because results would overwrite its target.
 
     Raises:
-        InputError: there is one, or the folder cannot be read.
+        InputError: there is a link, or the folder cannot be read.
     """
     try:
         with os.scandir(folder) as entries:

@@ -1,4 +1,4 @@
-"""The findings of `platform.probe` on a cluster, as plain facts (no torch, no Ray)."""
+"""The results of `platform.probe` on a cluster, as plain facts. Imports no torch, no Ray."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -9,8 +9,7 @@ from trainers.spec.cluster import Cluster
 Operation = Literal["all_reduce", "all_gather", "reduce_scatter"]
 OPERATIONS: tuple[Operation, ...] = ("all_reduce", "all_gather", "reduce_scatter")
 Scope = Literal["part", "node", "cluster", "pair"]
-"""The devices that communicate: some neighbours of one node, all of one node, all of the cluster, or those of two
-nodes.
+"""The devices that communicate: some neighbours of one node, all of one node, all of the cluster, or all of two nodes.
 """
 
 
@@ -25,32 +24,30 @@ class Product:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceFigures:
-    """The findings on one device."""
+    """The results on one device."""
 
     rank: int
     node: int
     """Index into `Probe.nodes`."""
     products: tuple[Product, ...]
     copy_gb_per_s: float
-    """Bytes read and written in a copy within the device's memory, a second."""
+    """GB/s of a copy within the device's memory; bytes read and written both count."""
     context_gib: float | None = None
-    """GiB that the device held before anything was computed: a bare context, with what other processes hold. None:
-    CPU.
-    """
+    """GiB that the device held before any computation: a bare context, and other processes' memory. None for a CPU."""
     outside_gib: float | None = None
     """GiB that it held after all collectives: context, libraries and communicators."""
 
     def best_tflops(self, precision: str) -> float | None:
-        """Returns the product of `precision` at its best size, None where it was not measured."""
+        """Returns the TFLOP/s of `precision` at its best size, None if it was not measured."""
         return max((product.tflops for product in self.products if product.precision == precision), default=None)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Collective:
-    """One collective of one group, as its slowest rank measured it.
+    """A collective in one group, timed on its slowest rank.
 
-    Bytes and bandwidths as in nccl-tests (doc/PERFORMANCE.md): the size is that of the whole tensor, the bus bandwidth
-    is what passes each rank's link.
+    Bytes and bandwidths as in nccl-tests (doc/PERFORMANCE.md): the size counts the whole tensor, the bus bandwidth is
+    per link of a rank.
     """
 
     scope: Scope
@@ -74,13 +71,13 @@ class Collective:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Adapter:
-    """A network adapter of a host that is up; of several ports each is one."""
+    """A network adapter of a host that is up; each of several ports counts as one."""
 
     name: str
     """The interface, such as "eth0", or the device and its port, such as "mlx5_0:1"."""
     kind: Literal["Ethernet", "InfiniBand", "RoCE"]
     gbit_per_s: float | None = None
-    """None where the kernel does not tell."""
+    """None if the kernel does not state it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,29 +86,29 @@ class LibraryChoice:
 
     library: Literal["NCCL", "gloo"]
     hosts: int | None = None
-    """Hosts that it takes the ranks to be on."""
+    """Number of hosts on which the library sees the ranks."""
     networks: tuple[str, ...] = ()
-    """Its networks between hosts, in its own words, such as "IB", "Socket"; empty where it uses none."""
+    """Its networks between hosts, by its own names, such as "IB", "Socket"; empty if it uses none."""
     interfaces: tuple[str, ...] = ()
     """The interfaces or devices of these networks."""
     inside: tuple[str, ...] = ()
     """Its transports inside a host: "P2P" or "SHM"."""
     channels: int | None = None
-    """Channels of the collective with fewest."""
+    """Number of channels of the collective with the fewest."""
     gpu_direct: bool | None = None
     """Whether the network reads the GPUs' memory (GPUDirect RDMA)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Probe:
-    """The findings on a cluster."""
+    """The results on a cluster."""
 
     fingerprint: str
     cluster: Cluster
     software: Mapping[str, str]
     """Versions that the fingerprint includes: driver, torch, NCCL."""
     environment: Mapping[str, str]
-    """The workers' settings that the figures depend on, such as NCCL_*."""
+    """The workers' environment variables that affect the figures, such as NCCL_*."""
     nodes: tuple[str, ...]
     """Addresses, in the order of their first rank."""
     devices: tuple[DeviceFigures, ...]
@@ -119,19 +116,19 @@ class Probe:
     adapters: tuple[tuple[Adapter, ...], ...] = ()
     """The adapters of each node; empty in probes older than this field."""
     choice: LibraryChoice | None = None
-    """None where the library does not show it, and in older probes."""
+    """None if the library does not show it, and in older probes."""
     cut_short: bool = False
-    """Whether the time ended before everything was measured."""
+    """Whether time ran out before everything was measured."""
     seconds: float = 0.0
-    """Seconds that the command took."""
+    """Duration of the command in seconds."""
     finished: str = ""
     """Time of the end, UTC, ISO 8601."""
 
     def of_size(
         self, scope: Scope, operation: Operation, ranks: int | None = None, *, largest: bool
     ) -> list[Collective]:
-        """Returns every group's `operation` at the largest or smallest size that was measured, of groups of `ranks`
-        where that is given; empty where there is none.
+        """Returns every group's `operation` at the largest or smallest measured size, restricted to groups of `ranks`
+        if given.
         """
         rows = [
             collective

@@ -1,13 +1,13 @@
-"""The states of a search. The journal names with each trial the state that asked for it."""
+"""The states of a search. The journal records with each trial the state that asked for it."""
 
 import enum
 
 
 class SearchState(enum.StrEnum):
-    """The activity of a search. `platform/search/loop/transitions.py` says what each state runs and what follows."""
+    """The activity of a search. `platform/search/loop/transitions.py` defines each state's work and the next state."""
 
     RESUMING = "resuming"
-    """An earlier session left confirmation open: it goes on before the search does."""
+    """An earlier session left its confirmation unfinished; it is completed before the search continues."""
     EXPLORING = "exploring"
     CONFIRMING = "confirming"
     BREAKING_TIES = "breaking ties"

@@ -1,4 +1,4 @@
-"""Sums the seconds of a device's time line by kind. Overlaps are counted once, so the parts add up to the wall time."""
+"""Sums the seconds of a device's time line by kind. Overlaps count once, so the parts add up to the wall time."""
 
 import dataclasses
 from collections import Counter
@@ -10,15 +10,15 @@ Axis = Literal["tp", "cp", "ep", "pp", "dp"]
 """Mesh axes along which ranks communicate; "dp" stands for all kinds of data parallelism."""
 
 AXES: tuple[Axis, ...] = ("tp", "cp", "ep", "pp", "dp")
-"""Order of axes: where only communication along several of them runs, the time counts as the first one's."""
+"""Order of axes: when only communication along several axes runs, the time counts for the first one."""
 
 COMPUTE: tuple[Kind, ...] = ("matmul", "attention", "loss", "optimizer", "other")
-"""Order of kinds: where several of them run at once, on different streams, the time counts as the first one's."""
+"""Order of kinds: when several run at once, on different streams, the time counts for the first one."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Busy:
-    """Work on the device, or on a CPU worker, from `start_s` to `end_s`."""
+    """Work from `start_s` to `end_s` on the device, or on a CPU worker."""
 
     start_s: float
     end_s: float
@@ -34,7 +34,7 @@ class Sums:
     matmul_s: float = 0.0
     """Products with weights, without the head's."""
     attention_s: float = 0.0
-    """Scores, softmax and values: what lies between attention's products with weights."""
+    """Scores, softmax and values: everything between attention's products with weights."""
     loss_s: float = 0.0
     """The head's products and the cross-entropy."""
     optimizer_s: float = 0.0
@@ -42,41 +42,37 @@ class Sums:
     other_s: float = 0.0
     """Norms, activations, embeddings, residual sums, casts and copies."""
     communication_exposed_s: float = 0.0
-    """Communication while none of the above ran."""
+    """Communication while no computation ran."""
     idle_s: float = 0.0
     """Time in which nothing ran."""
     communication_hidden_s: float = 0.0
-    """Communication that overlaps the compute above."""
+    """Communication that overlaps computation."""
     exposed_tp_s: float = 0.0
     """Exposed communication of tensor-parallel groups."""
     exposed_cp_s: float = 0.0
     """Exposed communication of context-parallel groups."""
     exposed_ep_s: float = 0.0
-    """Exposed communication between ranks that share out experts; one that waits for a rank with more rows is
-    receiving.
-    """
+    """Exposed communication of expert-parallel groups; a rank that waits for one with more rows counts as receiving."""
     exposed_pp_s: float = 0.0
-    """Exposed communication between stages of a pipeline; a stage that waits for another one, as in the bubble, is
+    """Exposed communication between pipeline stages; a stage that waits for another, as in the bubble, counts as
     receiving.
     """
     exposed_dp_s: float = 0.0
-    """The rest of it: gradients, shards of parameters, norms."""
+    """All other exposed communication: gradients, shards of parameters, norms."""
 
     @property
     def wall_s(self) -> float:
-        """Seconds from beginning to end."""
         return self.compute_s + self.optimizer_s + self.communication_exposed_s + self.idle_s
 
     @property
     def compute_s(self) -> float:
-        """Seconds of computing without the optimizer."""
+        """Seconds of computation without the optimizer."""
         return self.matmul_s + self.attention_s + self.loss_s + self.other_s
 
     def __add__(self, other: "Sums") -> "Sums":
         return Sums(**{name: getattr(self, name) + getattr(other, name) for name in FIELDS})
 
     def times(self, factor: float) -> "Sums":
-        """Returns the sums with every part multiplied by `factor`."""
         return Sums(**{name: factor * getattr(self, name) for name in FIELDS})
 
 
@@ -84,7 +80,7 @@ FIELDS = tuple(field.name for field in dataclasses.fields(Sums))
 
 
 def sum_between(busy: Iterable[Busy], start_s: float, end_s: float) -> Sums:
-    """Returns the sums of what ran from `start_s` to `end_s`; pieces are cut at both."""
+    """Returns the sums of the work from `start_s` to `end_s`; pieces are cut at both."""
     marks: list[tuple[float, int, Busy]] = []
     for piece in busy:
         first, last = max(piece.start_s, start_s), min(piece.end_s, end_s)
@@ -123,12 +119,11 @@ def mean(several: Sequence[Sums]) -> Sums:
 
 
 def whole_step(micro_steps: Sequence[Sums], optimizer: Sums, grad_accum: int) -> Sums:
-    """Returns a step of `grad_accum` micro-steps from those of a shorter one, as `ladder.step_time_s` derives it.
-
-    The first micro-step and the last are counted once, the mean of those between as often as it takes.
+    """Returns a step of `grad_accum` micro-steps from the sums of a shorter step, as `ladder.step_time_s` derives it:
+    the first and the last micro-step once, the mean of the others as often as needed.
 
     Raises:
-        ValueError: more micro-steps are asked for, and there is none between the first and the last.
+        ValueError: more micro-steps are needed, and there is none between the first and the last.
     """
     if grad_accum == len(micro_steps):
         return sum(micro_steps, optimizer)

@@ -1,7 +1,4 @@
-"""A training as values: what is trained, by which schedule, in which phases, and what its workers record.
-
-No torch and no Ray: the driver plans with these, the workers record with them.
-"""
+"""A training as values: its recipe, schedule and phases, and its workers' records. Imports no torch, no Ray."""
 
 import dataclasses
 import math
@@ -15,18 +12,19 @@ from trainers.spec.recipe import Recipe
 
 ScheduleKind = Literal["constant", "cosine", "wsd"]
 FORMAT = 1
-"""Version of the plan's file, raised when an older reader would misread a newer one."""
+"""Version of the plan's file, raised if an older reader would misread a newer one."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class LearningRateSchedule:
     """The learning rate as a function of the tokens trained on, as a share of the recipe's.
 
-    After a linear warm-up "cosine" falls along half a cosine to `final_share` at the last token. "wsd" (warm-up,
-    stable, decay) stays at the recipe's rate and falls linearly to `final_share` over the last `decay_tokens`.
+    After a linear warm-up "constant" stays at the recipe's rate. "cosine" falls along half a cosine to `final_share` at
+    the last token. "wsd" (warm-up, stable, decay) stays at the recipe's rate and falls linearly to `final_share` over
+    the last `decay_tokens`.
 
     Raises:
-        ValueError: a number out of range, or a warm-up and a decay that overlap.
+        ValueError: a number is out of range, or warm-up and decay overlap.
     """
 
     kind: ScheduleKind
@@ -34,7 +32,7 @@ class LearningRateSchedule:
     """Tokens of the whole training."""
     warmup_tokens: int = 0
     decay_tokens: int = 0
-    """Tokens of the final decay, of "wsd" alone."""
+    """Tokens of the final decay; only for "wsd"."""
     final_share: float = 0.0
 
     def __post_init__(self) -> None:
@@ -70,13 +68,12 @@ class TrainingPhase:
     """A part of a training with one global batch, on one layout."""
 
     end_tokens: int
-    """Tokens at which it ends, counted from the training's begin: with the first step that reaches them."""
+    """Number of tokens at which it ends, counted from the training's start: with the first step that reaches it."""
     layout: Layout
     batch: BatchPoint
 
     @property
     def global_batch(self) -> int:
-        """Sequences in one optimizer step."""
         return self.batch.global_batch(self.layout)
 
 
@@ -85,18 +82,20 @@ class Validation:
     """Held-out loss at intervals."""
 
     sequences: int
-    """The last sequences of the data, which no step trains on; or the first ones of `data`. 0 for no validation."""
+    """Number of sequences: the last ones of the data, which no step trains on, or the first ones of `data`. 0 for no
+    validation.
+    """
     every_tokens: int
     data: str = ""
-    """Separate data; empty where the training's are held out."""
+    """Path of separate data; empty to hold out sequences of the training's data."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingPlan:
-    """The plan of a training. Layouts and batch points may change while it lasts, the rest may not.
+    """The plan of a training. Layouts and batch points may change between attempts, everything else may not.
 
     Raises:
-        ValueError: phases that do not follow each other or do not end with the training.
+        ValueError: the phases are not in order or do not end with the training.
     """
 
     recipe: Recipe
@@ -109,7 +108,7 @@ class TrainingPlan:
     data_content: DataContent | None = None
     """The content of the recipe's token files when the training began; None for the stream, and in older plans."""
     validation_content: DataContent | None = None
-    """The same of held-out data of its own."""
+    """The same for separate held-out data."""
 
     def __post_init__(self) -> None:
         ends = [phase.end_tokens for phase in self.phases]
@@ -122,20 +121,19 @@ class TrainingPlan:
 
     @property
     def tokens(self) -> int:
-        """Tokens to train on; the last step may take some more."""
+        """Number of tokens to train on; the last step may exceed it."""
         return self.lr_schedule.tokens
 
     def phase_at(self, tokens: int) -> TrainingPhase | None:
-        """Returns the phase of the step that begins after `tokens`; None where the training is over."""
+        """Returns the phase of the step that begins after `tokens`; None if the training has ended."""
         return next((phase for phase in self.phases if tokens < phase.end_tokens), None)
 
     def tokens_per_step(self, phase: TrainingPhase) -> int:
-        """Returns the tokens in one optimizer step of `phase`."""
         return phase.global_batch * self.recipe.seq_len
 
     @property
     def mathematics(self) -> dict[str, object]:
-        """Values that must not change when a training is resumed, by the words that describe them."""
+        """Values that must not change when a training is resumed, by their names in sentences."""
         return {
             "the recipe": dataclasses.replace(self.recipe, data=""),
             "the data": self.data_content.key if self.data_content else self.recipe.data,
@@ -155,21 +153,21 @@ class TrainingJob:
 
     plan: TrainingPlan
     folder: str
-    """Folder of the training; on several nodes, shared by them."""
+    """Folder of the training; nodes must share it."""
     attempt: int
-    """Number of the attempt: workers of an older one that still live write nothing once a newer one has begun."""
+    """Number of the attempt; workers of an older attempt write nothing once a newer one has begun."""
     layout: Layout
-    """Layout of this attempt, which ends where a phase has another one."""
+    """Layout of this attempt, which ends when a phase has another layout."""
     cluster: Cluster
     cpus_per_worker: float
     checkpoint_s: float = 600.0
     """Seconds between checkpoints."""
     checkpoint_steps: int | None = None
-    """Optimizer steps between checkpoints, in place of seconds."""
+    """Optimizer steps between checkpoints, instead of seconds."""
     keep: int = 2
-    """Number of checkpoints that are kept."""
+    """Number of checkpoints to keep."""
     max_steps: int | None = None
-    """Optimizer steps after which the attempt ends, without held-out losses and checkpoints, for measuring alone."""
+    """Optimizer steps after which the attempt ends, without held-out losses and checkpoints, for measuring only."""
     peak_s: float = 0.5
     """Seconds of matrix products that detect slow devices."""
     report_s: float = 2.0
@@ -185,7 +183,7 @@ class Begun:
     kind: ClassVar[str] = "begun"
     attempt: int
     step: int
-    """Optimizer steps done before."""
+    """Number of optimizer steps before."""
     tokens: int
     startup_s: float
     layout: str
@@ -202,43 +200,40 @@ class Steps:
     kind: ClassVar[str] = "steps"
     attempt: int
     first_step: int
-    """Number of the first one, from 1."""
+    """Number of the first step, from 1."""
     losses: tuple[float, ...]
     grad_norms: tuple[float, ...]
     learning_rates: tuple[float, ...]
     tokens: int
-    """Tokens trained on after the last one."""
+    """Tokens trained on after the last step."""
     tokens_per_step: int
     train_s: float
-    """Seconds of the training after the last one, without start-ups and repeated steps."""
+    """Seconds of the training up to the last step, without start-ups and repeated steps."""
     steps_s: float
-    """Seconds that these steps took."""
+    """Seconds of these steps."""
     data_s: float
     """Seconds of these in which rank 0 waited for tokens."""
     peak_gib: float
     trained_tokens: int | None = None
-    """Tokens of these steps that have a loss, where the data mark them; None where all have."""
+    """Number of tokens of these steps with a loss, if the data mark tokens; None if all have a loss."""
 
     @property
     def last_step(self) -> int:
-        """Number of the last one."""
         return self.first_step + len(self.losses) - 1
 
     @property
     def tokens_per_s(self) -> float:
-        """Tokens per second while these steps ran, with and without a loss."""
+        """Tokens per second during these steps, with and without a loss."""
         return len(self.losses) * self.tokens_per_step / self.steps_s
 
     @property
     def trained_tokens_per_s(self) -> float | None:
-        """Tokens per second that have a loss, where the data mark them."""
+        """Tokens with a loss per second, if the data mark tokens."""
         return None if self.trained_tokens is None else self.trained_tokens / self.steps_s
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Validated:
-    """The held-out loss after a step."""
-
     kind: ClassVar[str] = "validated"
     attempt: int
     step: int
@@ -247,14 +242,14 @@ class Validated:
     train_s: float
     wall_s: float
     fullest: tuple[float, ...] = ()
-    """Held-out tokens of each block's fullest expert, over the mean of its experts; none in models without experts."""
+    """Held-out tokens of each block's fullest expert over the mean of its experts; empty for models without experts."""
     empty: tuple[int, ...] = ()
-    """Experts of each block to which no held-out token goes."""
+    """Number of experts without any held-out token, for each block."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Saving:
-    """A checkpoint that is begun."""
+    """A checkpoint has been begun."""
 
     kind: ClassVar[str] = "saving"
     attempt: int
@@ -266,14 +261,14 @@ class Saving:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Saved:
-    """A checkpoint that is complete on disk."""
+    """A checkpoint is complete on disk."""
 
     kind: ClassVar[str] = "saved"
     attempt: int
     step: int
     name: str
     stall_s: float
-    """Seconds in which the steps stood still."""
+    """Seconds for which the steps were paused."""
     background_s: float
     """Seconds of writing while steps ran."""
     gib: float
@@ -282,7 +277,7 @@ class Saved:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class NotSaved:
-    """A checkpoint that could not be written; the one before it still exists."""
+    """A checkpoint could not be written; the previous one still exists."""
 
     kind: ClassVar[str] = "not_saved"
     attempt: int
@@ -292,7 +287,7 @@ class NotSaved:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class SetAside:
-    """A checkpoint that was found damaged, so that the training goes on from the one before it."""
+    """A checkpoint was found damaged, so the training continues from the previous one."""
 
     kind: ClassVar[str] = "set_aside"
     attempt: int

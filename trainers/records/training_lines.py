@@ -1,4 +1,4 @@
-"""The records of a training as lines of `training.jsonl`, append-only, each with its checksum."""
+"""The records of a training as lines of `training.jsonl`: append-only, each with its checksum."""
 
 import dataclasses
 import os
@@ -16,7 +16,7 @@ _KINDS: dict[str, type[Record]] = {kind.kind: kind for kind in get_args(Record)}
 
 
 def write(path: Path, record: Record) -> None:
-    """Appends the record; on disk when this returns.
+    """Appends the record; it is on disk when this returns.
 
     Raises:
         OSError: the line could not be written in full.
@@ -25,17 +25,17 @@ def write(path: Path, record: Record) -> None:
 
 
 class Reader:
-    """Reads what was appended since the last read; lines that cannot be used are left out."""
+    """Reads the lines appended since the last read; skips unusable lines."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._place = 0
 
     def read(self) -> list[Record]:
-        """Returns the new records. A line without its end is still being written: it is read next time.
+        """Returns the new records; an incomplete last line is left for the next read.
 
         Raises:
-            InputError: the file is a link, a pipe or else no regular file, or cannot be opened.
+            InputError: the file is no regular file, or cannot be opened.
         """
         try:
             file = open_plain(self._path, most_bytes=MOST_BYTES)
@@ -64,7 +64,7 @@ def _record_of(line: bytes) -> Record | None:
 
 
 def without_redone(records: Sequence[Record]) -> list[Record]:
-    """Returns the records without those that a later attempt repeated from an earlier checkpoint."""
+    """Returns the records, without records of steps that a later attempt repeated from an earlier checkpoint."""
     valid: list[Record] = []
     for record in records:
         if isinstance(record, Begun):
@@ -74,7 +74,7 @@ def without_redone(records: Sequence[Record]) -> list[Record]:
 
 
 def _up_to(record: Record, step: int) -> Record | None:
-    """Returns the part of the record on the steps up to `step`; None for nothing."""
+    """Returns the part of the record on the steps up to `step`; None if there is none."""
     if not isinstance(record, Steps):
         return record if record.step <= step else None
     num_left = min(len(record.losses), step - record.first_step + 1)

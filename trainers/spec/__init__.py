@@ -1,4 +1,3 @@
-"""The values in which a training is stated: model, recipe, layout, batch and cluster, and the rules of what may run.
-
-No torch, no Ray. Every other package imports it; it imports none of them.
+"""Frozen values that describe a training (model, recipe, layout, batch, cluster), and the rules of which trainings may
+run. Imports no torch, no Ray and no other package of this project.
 """

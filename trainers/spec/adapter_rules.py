@@ -1,4 +1,4 @@
-"""Refusals of what adapters beside a frozen model cannot do, or were not tried with, in one sentence each."""
+"""Refusals of adapters (LoRA) beside a frozen model, one sentence each."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ _PRECISIONS = ("fp32", "tf32", "bf16")
 
 
 def adapter_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
-    """Yields why the adapters of `recipe` cannot train on `layout`, whatever the engine."""
+    """Yields the reasons why the adapters of `recipe` cannot train on `layout` with any engine."""
     if not recipe.adapter_rank:
         return
     stated = f"got adapter {recipe.adapter}"

@@ -1,7 +1,7 @@
-"""Low-rank adapters beside frozen linear layers (LoRA, arXiv 2106.09685): their layers and names; without torch.
+"""Low-rank adapters beside frozen linear layers (LoRA, arXiv 2106.09685): their layers and names. Imports no torch.
 
-The parameters of an adapter are called as peft calls them: those of the layer `q_proj` are `q_proj.lora_A.weight`
-[rank, inputs] and `q_proj.lora_B.weight` [outputs, rank].
+Parameters have peft's names: for the layer `q_proj`, `q_proj.lora_A.weight` [rank, inputs] and `q_proj.lora_B.weight`
+[outputs, rank].
 """
 
 from collections.abc import Mapping
@@ -11,29 +11,31 @@ from trainers.spec.model_sizes import ModelSizes
 from trainers.spec.nf4 import BLOCK
 
 DOWN, UP = "lora_A", "lora_B"
-"""Names of an adapter's two layers, the first from a layer's inputs to the rank, the second to its outputs."""
+"""Names of an adapter's two layers: the first maps a layer's inputs to the rank, the second the rank to its outputs."""
 _SEPARATOR = "+"
 ALL_LINEAR = "all-linear"
-"""The value of `Recipe.lora_targets` for all linear layers of the blocks."""
+"""Value of `Recipe.lora_targets` that selects every linear layer of the blocks."""
 
 
 def is_adapter(name: str) -> bool:
-    """Returns whether the parameter of that name is an adapter's."""
     return name.endswith((f".{DOWN}.weight", f".{UP}.weight"))
 
 
 def first_deviation(name: str, inputs: int) -> float:
-    """Returns the deviation of an adapter's first values: 0 for its second layer, so that it adds nothing at first, and
-    for its first that of peft's, which are uniform between -1 and 1 over the root of `inputs`.
+    """Returns the standard deviation of an adapter weight's initial values.
+
+    The second layer (lora_B) starts at 0, so an adapter adds nothing at first. The first (lora_A) starts as in peft,
+    uniform in +-1/sqrt(inputs).
     """
     return 0.0 if name.endswith(f".{UP}.weight") else (3 * inputs) ** -0.5
 
 
 def quantised_layers(model: ModelSizes) -> Mapping[str, tuple[int, int]]:
-    """Returns (outputs, inputs) of all linear layers of a block, by their paths in it, whose weights can be in NF4.
+    """Returns (outputs, inputs) of each linear layer of a block, by its path in the block; all their weights can be in
+    NF4.
 
     Raises:
-        ValueError: the block has experts, or a layer has a size that is no multiple of a block of weights.
+        ValueError: the block has experts, or a layer's size is not a multiple of `BLOCK`.
     """
     if model.num_experts:
         raise ValueError(
@@ -50,11 +52,13 @@ def quantised_layers(model: ModelSizes) -> Mapping[str, tuple[int, int]]:
 
 
 def layers(model: ModelSizes, targets: str) -> Mapping[str, tuple[int, int]]:
-    """Returns (outputs, inputs) of the linear layers of a block that `targets` names, by their paths in it: all of
-    them, or those whose path is a name or ends with it.
+    """Returns (outputs, inputs) of the linear layers of a block that `targets` selects, by their paths in the block.
+
+    `targets` is `ALL_LINEAR`, or names joined by "+"; a name selects each path that equals it or ends with it.
 
     Raises:
-        ValueError: a name matches no layer, or all are asked for where a block has experts, which are none.
+        ValueError: a name matches no layer, or `ALL_LINEAR` is given for a block with experts, which cannot have
+            adapters.
     """
     everything = architecture_of(model.architecture).linear_layers(model)
     names = ", ".join(dict.fromkeys(path.rpartition(".")[2] for path in everything))

@@ -1,7 +1,7 @@
-"""Declares axes beyond their type: how an axis is shown, read back from an engine, and what it does to memory.
+"""Declares axes beyond their type: how an axis is shown, how it is read back from an engine, its effect on memory.
 
-An axis is one field of a `Layout` or a `Recipe`, made by `axis`. `--set`, labels, reports, MLflow, the check of what
-runs, pruning by memory and the table in docs/reference/axes.md follow from the declaration.
+An axis is one field of a `Layout` or a `Recipe`, made by `axis`. `--set`, labels, reports, MLflow, the check of the
+configuration in effect, pruning by memory and the table in docs/reference/axes.md follow from the declaration.
 """
 
 import dataclasses
@@ -16,49 +16,51 @@ class Axis:
     """The declaration of one axis."""
 
     about: str = ""
-    """Its meaning, in a sentence for people."""
+    """Its meaning in one sentence; printed in docs/reference/axes.md."""
     label: str | Callable[[Any], str] = ""
-    """Words for a value, with {} in its place; empty where other words include it."""
+    """Text for a value, with {} for the value; empty if the label of another axis includes it."""
     short: str = ""
-    """Words for a value in the names of MLflow's runs, where they differ from the label."""
+    """Text for a value in names of MLflow runs, if it differs from the label."""
     always_shown: bool = False
-    """Whether its default is shown too."""
+    """Whether the default value is shown too."""
     column: str = ""
-    """The reports' column that shows it; empty where another axis's words include it."""
+    """The reports' column that shows it; empty if another axis's label includes it."""
     table: str = ""
-    """The column of the measurement table that holds it, where that has another name."""
+    """The measurement table's column that holds it, if the column has another name than the axis."""
     parameter: bool = True
-    """Whether it is an MLflow parameter; an axis that is not is part of `sharding` and `dp` there."""
+    """Whether it is an MLflow parameter; otherwise MLflow's `sharding` and `dp` include it."""
     note: str = ""
-    """Words in the notes of the measurement table, which has no column for it, for values other than the default."""
+    """Text for the notes of the measurement table, which has no column for this axis; written for values other than the
+    default.
+    """
     read_back: Literal["always", "if set", "if known"] = "always"
-    """Condition on which the value that an engine reads back must agree: always, where the axis is not at its default,
-    or where the engine reads it back at all.
+    """Condition under which the value that an engine reports must equal the requested value: none, the axis is not at
+    its default, or the engine reports the axis at all.
     """
     of_some_engines: bool = False
-    """Whether it has a meaning only in engines whose rules name it."""
+    """Whether only engines whose rules name it have this axis."""
     of_the_stack: bool = False
-    """Whether another software that runs the layout decides it itself (`platform.plan --software`)."""
+    """Whether foreign software that runs the layout chooses the value itself (`platform.plan --software`)."""
     least: int | None = None
     """The smallest allowed number."""
     counts_blocks: bool = False
-    """Whether it counts blocks of the model, of which it must be less."""
+    """Whether it counts blocks of the model and must be smaller than their number."""
     lighter: tuple[Any, ...] = ()
-    """Its values, from the one that needs most memory on; empty where memory does not follow from the value."""
+    """Its values in order of falling memory; empty if memory does not follow from the value."""
     surely_lighter: bool = False
-    """Whether that order holds without a prediction to confirm it."""
+    """Whether the order of `lighter` holds for certain, without a prediction to confirm it."""
     of_number: Literal["", "lighter", "no memory"] = ""
-    """Effect of a larger number on a rank's memory: less, or none; empty where neither is certain."""
+    """Effect of a larger number on a rank's memory: less, or none; empty if neither is certain."""
 
     def words(self, value: Any) -> str:
-        """Returns the words for `value`."""
         return self.label.format(value) if isinstance(self.label, str) else self.label(value)
 
 
 def axis(default: Any = dataclasses.MISSING, *, later: bool = False, kind: type[Axis] = Axis, **declared: Any) -> Any:
-    """Returns the field of an axis; `declared` are the fields of its declaration, of that `kind`.
+    """Returns the dataclass field of an axis; `declared` are the fields of its `kind`.
 
-    With `later`, identities of what was measured before the axis existed stay as they were (`codec.identity`).
+    With `later=True` the default value is left out of identities, so hashes of measurements made before the axis
+    existed stay valid (`codec.identity`).
     """
     metadata = {"axis": kind(**declared), **({"later": True} if later else {})}
     return dataclasses.field(default=default, metadata=metadata)
@@ -72,13 +74,13 @@ def axes_of(kind: type) -> Mapping[str, Axis]:
 
 @functools.cache
 def choices_of(kind: type) -> Mapping[str, tuple[str, ...]]:
-    """Returns the allowed values by name, of every axis that allows only certain ones."""
+    """Returns the allowed values of each axis that has a `Literal` type, by name."""
     hints = typing.get_type_hints(kind)
     return {name: typing.get_args(hints[name]) for name in axes_of(kind) if typing.get_origin(hints[name]) is Literal}
 
 
 @functools.cache
 def defaults_of(kind: type) -> Mapping[str, Any]:
-    """Returns the default by name, of every axis that has one."""
+    """Returns the default of each axis that has a default, by name."""
     fields = {field.name: field.default for field in dataclasses.fields(kind) if field.name in axes_of(kind)}
     return {name: default for name, default in fields.items() if default is not dataclasses.MISSING}

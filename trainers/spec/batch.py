@@ -12,10 +12,11 @@ from trainers.spec.workload import flags_of
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class BatchPoint:
-    """The division of the global batch: `micro_batch` sequences a rank and micro-step, `grad_accum` micro-steps a step.
+    """Division of the global batch: `micro_batch` sequences per rank and micro-step, `grad_accum` micro-steps per
+    optimizer step.
 
     Raises:
-        ValueError: either is below 1.
+        ValueError: a field is below 1 or above `LARGEST_BATCH`.
     """
 
     micro_batch: int
@@ -30,12 +31,13 @@ class BatchPoint:
 
     @classmethod
     def of(cls, recipe: Recipe, layout: Layout, micro_batch: int) -> "BatchPoint":
-        """Returns the point of `recipe` on `layout` at `micro_batch`: grad_accum follows from the global batch, unless
-        the recipe fixes it.
+        """Returns the batch point of `recipe` on `layout` at `micro_batch`.
+
+        `grad_accum` is the recipe's, if it fixes one, and otherwise follows from the global batch.
 
         Raises:
-            ValueError: micro_batch x data-parallel size does not divide the global batch, or the schedule of a pipeline
-                cannot run as few micro-steps.
+            ValueError: micro_batch x data-parallel ranks does not divide the global batch, or the pipeline's schedule
+                cannot run that few micro-steps.
         """
         per_micro_step = micro_batch * layout.data_parallel
         if not recipe.grad_accum and (micro_batch < 1 or recipe.global_batch % per_micro_step):
@@ -49,19 +51,19 @@ class BatchPoint:
         return cls(micro_batch=micro_batch, grad_accum=grad_accum)
 
     def global_batch(self, layout: Layout) -> int:
-        """Returns the number of sequences in one optimizer step on `layout`, over all ranks."""
+        """Returns the number of sequences in one optimizer step over all ranks of `layout`."""
         return self.micro_batch * self.grad_accum * layout.data_parallel
 
 
 def divides(recipe: Recipe, layout: Layout, micro_batch: int) -> bool:
-    """Returns whether `micro_batch` x data-parallel ranks divide the recipe's global batch into micro-steps that a
-    pipeline's schedule can run, or the accumulation is fixed.
+    """Returns whether `micro_batch` x data-parallel ranks divides the recipe's global batch into a number of
+    micro-steps that the pipeline's schedule can run.
     """
     grad_accum, remainder = divmod(recipe.global_batch, micro_batch * layout.data_parallel)
     return not remainder and not schedule_refusal(layout, grad_accum)
 
 
 def values_of(layout: Layout, batch: BatchPoint, *, num_nodes: int = 1) -> dict[str, object]:
-    """Returns the values of a command's holes at that point, but for those that a run or a node of it decides."""
+    """Returns the values to fill a user's command at a batch point, except values that only a run or a node knows."""
     devices = {"gpus": layout.world_size // num_nodes, "world_size": layout.world_size, "nodes": num_nodes}
     return {**flags_of(layout.flags), "micro_batch": batch.micro_batch, "grad_accum": batch.grad_accum, **devices}

@@ -29,21 +29,20 @@ class Cluster:
 
     @property
     def num_devices(self) -> int:
-        """Number of all devices."""
         return self.num_nodes * self.devices_per_node
 
     @property
     def device_word(self) -> str:
-        """The word for a device: "GPU", or "worker" where each is a CPU worker."""
+        """Noun for a device in messages: "GPU", or "worker" for CPU workers."""
         return "GPU" if self.device_kind == "cuda" else "worker"
 
     @property
     def label(self) -> str:
-        """One short line for people, such as "4 x NVIDIA H200 (139.8 GiB)"."""
+        """A line for people, such as "4 x NVIDIA H200 (139.8 GiB)"."""
         return self.label_under(None)
 
     def label_under(self, cap_gib: float | None) -> str:
-        """Returns the label with the memory limit of a device, where there is one."""
+        """Returns the label, with `cap_gib` as the memory limit of a device unless it is None."""
         nodes = f"{self.num_nodes} nodes x " if self.num_nodes > 1 else ""
         limit = "" if cap_gib is None else f", held to {cap_gib:g}"
         return f"{nodes}{self.devices_per_node} x {self.device} ({self.device_memory_gib:.1f} GiB{limit})"

@@ -1,6 +1,7 @@
 """Converts frozen values to JSON and back, and computes the hash that identifies a value.
 
-A value is a frozen dataclass of numbers, strings, enums, tuples, mappings and other such dataclasses.
+A value is a frozen dataclass whose fields are numbers, strings, enums, tuples, mappings or other dataclasses of this
+kind.
 """
 
 import dataclasses
@@ -18,11 +19,13 @@ from typing import Any, TypeVar
 _T = TypeVar("_T")
 _PLAIN = frozenset((str, int, float, bool, type(None)))
 UNLIKE = "unlike"
-"""Key of a field's metadata: no two records have the same value in it, so that decoded values are not shared."""
+"""Key of a field's metadata. Set it where values differ in every record: equal decoded values are not looked up and
+shared.
+"""
 
 
 def to_json(value: Any) -> Any:
-    """Returns the JSON form of a value: dataclasses become objects, tuples become arrays, enums their value."""
+    """Returns the JSON form of a value: dataclasses become objects, tuples arrays, enums their value."""
     if type(value) in _PLAIN:
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -39,13 +42,13 @@ def to_json(value: Any) -> Any:
 def from_json(kind: type[_T], data: Any) -> _T:
     """Returns the value of dataclass `kind` that `to_json` wrote as `data`.
 
-    A field missing from `data` takes its default, so older records stay readable. Equal dataclasses in fields of `data`
-    are one object, over all calls, unless the field is marked `UNLIKE`: a journal says the same recipe, layout and
-    conditions again and again.
+    A field missing from `data` takes its default, so older records stay readable. Equal nested dataclasses decode to
+    one shared object across all calls, unless their field is marked `UNLIKE`: a journal repeats the same recipe, layout
+    and conditions in most lines.
 
     Raises:
-        ValueError: `data` is not an object, or has a field that `kind` lacks, or lacks one without a default, or has
-            one of another type.
+        ValueError: `data` is not an object, has an unknown field, lacks a field without a default, or has a value of
+            the wrong type.
     """
     if not isinstance(data, Mapping):
         raise ValueError(f"{kind.__name__} wants a JSON object, got {_shortened(data)}")
@@ -75,7 +78,7 @@ def from_json(kind: type[_T], data: Any) -> _T:
 
 
 class _WrongTypeError(ValueError):
-    """A field with a value of the wrong type; the text follows the field's name."""
+    """A field's value has the wrong type; the text continues a sentence that begins with the field's name."""
 
 
 _Decode = Callable[[Any], Any]
@@ -87,9 +90,9 @@ _WORDS: Mapping[type, str] = {
 
 @functools.cache
 def _fields(kind: type) -> tuple[tuple[str, _Plain, _Decode | None], ...]:
-    """Returns each field with the JSON types that are its values as they are, and the function that decodes other ones.
+    """Returns for each field its name, the JSON types taken unchanged, and the function that decodes other types.
 
-    Computed once for a kind: a journal's line has 60 fields.
+    Cached per kind, because a journal's line has 60 fields.
     """
     hints = typing.get_type_hints(kind)
     fields: list[tuple[str, _Plain, _Decode | None]] = []
@@ -106,9 +109,7 @@ _ANY: _Plain = frozenset({object})
 
 
 def _reader(hint: Any) -> tuple[_Plain, _Decode | None]:
-    """Returns the JSON types that are values of `hint` as they are, and the function that decodes others; None where
-    nothing does.
-    """
+    """Returns the JSON types that are valid for `hint` unchanged, and the function that decodes others, or None."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return _ANY, None
@@ -191,7 +192,7 @@ def _as_float(item: Any) -> float:
 def _as_whole(item: Any) -> int:
     if type(item) is not int:
         raise _WrongTypeError(f"must be a whole number, got {_shortened(item)}")
-    if not -(2**63) <= item < 2**63:  # what the tables made of measurements can hold
+    if not -(2**63) <= item < 2**63:  # larger numbers do not fit the tables made of measurements
         raise _WrongTypeError(f"must be a whole number of at most 64 bits, got {_shortened(item)}")
     return item
 
@@ -201,7 +202,7 @@ def _words(plain: _Plain) -> str:
 
 
 def _shortened(item: Any) -> str:
-    """Returns a value as an error shows it; of an object or a list, only its kind."""
+    """Returns a value as an error shows it; for an object or a list only its kind."""
     if isinstance(item, Mapping):
         return "an object"
     return "a list" if isinstance(item, (list, tuple)) else shortened(item)
@@ -211,7 +212,7 @@ _MOST_KEPT = 1 << 16  # a large study plans some thousand layouts, and measures 
 
 
 def _one_of_each(kind: type, values: dict[bytes, Any], item: Any) -> Any:
-    """Returns the decoded value of `item`, the same object for an equal item."""
+    """Returns the decoded `item`; equal items give the same object."""
     key = marshal.dumps(item, 2)  # several times as fast as any text; without references, which depend on more than it
     value = values.get(key)
     if value is None:
@@ -225,10 +226,11 @@ _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
 def identity(value: Any) -> str:
-    """Returns 12 hex digits of SHA-256 over the canonical JSON of what defines `value`.
+    """Returns 12 hex digits of SHA-256 over the canonical JSON of the fields that define `value`.
 
-    Fields declared with `metadata={"cosmetic": True}` (names, notes) are left out, so renaming changes nothing; so are
-    those with `metadata={"later": True}` at their default, so that a new field leaves what stands in journals its name.
+    Fields with `metadata={"cosmetic": True}` (names, notes) are left out, so renaming does not change the hash. Fields
+    with `metadata={"later": True}` are left out at their default, so adding a field does not change hashes stored in
+    journals.
     """
     text = _CANONICAL.encode([type(value).__name__, _defining(value)])
     return hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -247,17 +249,19 @@ def _defining(value: Any) -> Any:
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _CONTROLS_IN_JSON = re.compile(rb"\\u00[0189]|\\u007[fF]|\\[bfr]|\x7f|\xc2[\x80-\x9f]")
-"""The ways in which JSON holds any of them."""
+"""Matches every form in which JSON bytes can hold a control character."""
 
 
 def printable(text: str) -> str:
-    """Returns the text with control characters, which a terminal would obey, as escapes; line breaks and tabs stay."""
+    """Returns the text with control characters escaped, so that a terminal does not execute them; line breaks and tabs
+    stay.
+    """
     return _CONTROLS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def shown(data: bytes, value: Any) -> Any:
-    """Returns the value that the JSON `data` holds with all of its texts `printable`."""
-    # Most lines of a journal have none of these bytes, and each is found in a fifteenth of the pattern's time.
+    """Returns `value`, which was decoded from the JSON `data`, with all of its texts made `printable`."""
+    # Most lines of a journal have none of these bytes, and a search for one takes a fifteenth of the pattern's time.
     if not any(byte in data for byte in (b"\\", b"\x7f", b"\xc2")):
         return value
     return _shown(value) if _CONTROLS_IN_JSON.search(data) else value
@@ -272,10 +276,10 @@ def _shown(value: Any) -> Any:
 
 
 def json_object(text: str | bytes) -> dict[str, Any]:
-    """Returns the JSON object that a text in memory holds; a file's is read by `records.plain_files.read_json`.
+    """Returns the JSON object in a text in memory; `records.plain_files.read_json` reads one from a file.
 
     Raises:
-        ValueError: it holds something else; the text is a clause on it.
+        ValueError: the text is not a JSON object; the message is a clause that begins with "it".
     """
     try:
         value = json.loads(
@@ -295,12 +299,14 @@ def json_object(text: str | bytes) -> dict[str, Any]:
 def _whole_number(digits: str) -> int:
     try:
         return int(digits)
-    except ValueError as error:  # Python reads no more than some thousand
+    except ValueError as error:  # Python limits the number of digits
         raise ValueError(f"it holds a number of {len(digits):,} digits") from error
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns the JSON object of `pairs`. A key with two values is refused: readers differ in which one counts."""
+    """Returns the JSON object of `pairs`; refuses a key with two different values, because JSON readers differ in which
+    one they take.
+    """
     values = dict(pairs)
     if len(values) < len(pairs):
         for key, value in pairs:
@@ -314,6 +320,5 @@ _KINDS = {list: "a list", str: "a text", type(None): "null", bool: "true or fals
 
 
 def shortened(value: Any) -> str:
-    """Returns the value as code, cut to a length that a sentence can hold."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,4 +1,4 @@
-"""Checks values of a `config.json` that mean the same in every family: numbers, switches, what is not honoured here."""
+"""Checks values of a `config.json` that mean the same in every family: numbers, switches, unsupported features."""
 
 import math
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ _SWITCHES = (
     "use_sliding_window",
 )
 _LANGUAGE_MODELS = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
-"""Ends of the names of transformers' classes that predict the next token."""
+"""Endings of names of transformers' classes that predict the next token."""
 _REFUSED = {
     "quantization_config": "its weights are stored as {0}, and this project trains a model of its own precision: take"
     " the folder of the model before quantization",
@@ -34,14 +34,14 @@ _REFUSED = {
     "dual_chunk_attention_config": "attention over chunks is not trained here: take the key out to train with attention"
     " over all tokens",
 }
-"""Keys that ask for other mathematics than transformers' class of the family has, with the reason."""
+"""Keys that ask for mathematics that transformers' class of the family lacks, with the reason of the refusal."""
 
 
 def check_values(config: Mapping[str, Any], name: str) -> None:
-    """Checks the values of `config` that no family reads in its own way.
+    """Checks the values of `config` that all families read in the same way.
 
     Raises:
-        ValueError: one has no meaning, or asks for what is not trained here.
+        ValueError: a value has no meaning, or asks for a feature that this project does not train.
     """
     _check_finite(config, name)
     _check_honoured(config, name)
@@ -50,7 +50,7 @@ def check_values(config: Mapping[str, Any], name: str) -> None:
         if value is not None and (type(value) not in (int, float) or value < 0):
             raise ValueError(f"{key} of {name} must be a number of at least 0, got {shortened(value)}")
     for key, value in config.items():
-        # Dropout is off in training here; elsewhere the model of such a file could not be built.
+        # Training here has no dropout, but other tools cannot build the model of a file with a wrong value.
         if key.endswith(("dropout", "pdrop")) and (type(value) not in (int, float) or not 0 <= value <= 1):
             raise ValueError(f"{key} of {name} must lie in [0, 1] or be left out, got {shortened(value)}")
     for key in _SWITCHES:
@@ -59,7 +59,9 @@ def check_values(config: Mapping[str, Any], name: str) -> None:
 
 
 def _check_finite(config: Mapping[str, Any], name: str) -> None:
-    """Refuses NaN and Infinity, which are no JSON, wherever they stand. A stack: JSON may be nested deeply."""
+    """Refuses NaN and Infinity at any depth, because they are not JSON. Uses a stack, as JSON may be nested deeper than
+    Python recurses.
+    """
     waiting: list[tuple[str, Any]] = list(config.items())
     while waiting:
         key, value = waiting.pop()

@@ -1,11 +1,11 @@
-"""A user's mistakes, each one sentence, on every floor."""
+"""Errors for a user's mistakes, shared by all packages; each text is one sentence."""
 
 
 class InputError(ValueError):
-    """A user's mistake: its text is one sentence, what is wrong and what to do. Commands end with exit code 2."""
+    """A user's mistake. The text is one sentence: the mistake and its remedy. Commands end with exit code 2."""
 
     exit_code = 2
 
 
 class MissingFileError(InputError):
-    """There is no file of that path."""
+    """No file has the given path."""

@@ -1,4 +1,4 @@
-"""Refusals of what a model with experts cannot do, and of what only such a model can, in one sentence each."""
+"""Refusals for models with experts, and for options that need experts, one sentence each."""
 
 from collections.abc import Iterator
 
@@ -8,18 +8,17 @@ from trainers.spec.model import ModelSpec
 from trainers.spec.recipe import Recipe
 
 CHECKPOINTED_BLOCKS = ("full", "every_2", "every_4")
-"""Values of checkpointing that make whole blocks again."""
+"""Values of `checkpointing` that recompute whole blocks."""
 MULTIPLE = 8
-"""Factor that divides the sizes of a grouped product: its rows begin at multiples of 16 bytes."""
+"""Sizes of a grouped product must be multiples of this, because its rows begin at multiples of 16 bytes."""
 
 
 def has_grouped_sizes(model: ModelSpec) -> bool:
-    """Returns whether grouped products can multiply the experts of `model`."""
     return not model.hidden_size % MULTIPLE and not model.ffn_size % MULTIPLE
 
 
 def expert_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
-    """Yields why the experts of `recipe` cannot run on `layout`, whatever the engine."""
+    """Yields the reasons why the experts of `recipe` cannot run on `layout` with any engine."""
     model = recipe.model
     if not model.num_experts:
         if layout.experts != "loop":
@@ -59,7 +58,7 @@ def expert_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
 
 
 def _shared_out_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
-    """Yields why ranks cannot share out the experts of a block."""
+    """Yields the reasons why expert-parallel ranks cannot share out the experts of a block."""
     if not (shared := layout.in_words(layout.above_one(CUTTING["experts"]))):
         return
     if layout.experts != "grouped":

@@ -1,4 +1,4 @@
-"""Names the linear layers that compute in FP8, and refuses what cannot run so, in one sentence each; without torch."""
+"""Names the linear layers that compute in FP8, and yields refusals, one sentence each. Imports no torch."""
 
 from collections.abc import Iterator, Mapping
 
@@ -8,16 +8,16 @@ from trainers.spec.model import ModelSpec
 from trainers.spec.recipe import Recipe
 
 MULTIPLE = 16
-"""Factor that divides the sizes of an FP8 product (`torch._scaled_mm`)."""
+"""Sizes of an FP8 product must be multiples of this (`torch._scaled_mm`)."""
 
 
 def linear_sizes(spec: ModelSpec) -> Mapping[str, int]:
-    """Returns the sizes that the linear layers of a block have, by their names."""
+    """Returns the sizes of a block's linear layers by name."""
     return {name: size for kind, _ in spec.blocks for name, size in kind.linear_sizes(spec).items()}
 
 
 def float8_sentence(recipe: Recipe) -> str:
-    """Returns a sentence on which layers compute in FP8 and which in bf16; empty where none is in FP8."""
+    """Returns a sentence on which layers compute in FP8 and which in bf16; empty if the recipe has no FP8."""
     if not recipe.float8_scaling:
         return ""
     odd = [f"{name} {size}" for name, size in linear_sizes(recipe.model).items() if size % MULTIPLE]
@@ -29,7 +29,7 @@ def float8_sentence(recipe: Recipe) -> str:
 
 
 def float8_refusals(recipe: Recipe, layout: LayoutAxes) -> Iterator[str]:
-    """Yields why the linear layers of `recipe` cannot compute in FP8 on `layout`, whatever the engine."""
+    """Yields the reasons why the linear layers of `recipe` cannot compute in FP8 on `layout` with any engine."""
     model, precision = recipe.model, recipe.compute_precision
     if reason := architecture_of(model.architecture).float8_refusal:
         yield f"{reason}, got {precision}: choose bf16"

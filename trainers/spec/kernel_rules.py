@@ -1,4 +1,4 @@
-"""Refusals of what no kernel can run, in one sentence each; without torch."""
+"""Refusals of recipes and layouts that the kernels cannot run, one sentence each. Imports no torch."""
 
 import importlib.util
 from collections.abc import Iterator
@@ -13,13 +13,15 @@ from trainers.spec.optional_kernels import HOPPER, OptionalKernel, kernels_of
 from trainers.spec.recipe import Recipe
 
 BLOCK = 128
-"""Queries and keys of a block of FlexAttention."""
+"""Number of queries and of keys in a block of FlexAttention."""
 FLEX = ("flex", "flash4")
-"""Values of `attention` that are torch's FlexAttention, by Triton's kernels or FlashAttention-4's."""
+"""Values of `attention` that use torch's FlexAttention, with Triton's kernels or FlashAttention-4's."""
 
 
 def kernel_needs(recipe: Recipe, layout: Layout, cluster: Cluster) -> Iterator[str]:
-    """Yields what the kernels of `recipe` and `layout` lack on the devices of `cluster` or among installed packages."""
+    """Yields the devices' capability or the packages that the kernels of `recipe` and `layout` need and `cluster`
+    lacks.
+    """
     if recipe.float8_scaling and importlib.util.find_spec("torchao") is None:
         yield (
             f"{recipe.compute_precision} needs torchao, which is not installed: install it (pip install"
@@ -37,7 +39,7 @@ def kernel_needs(recipe: Recipe, layout: Layout, cluster: Cluster) -> Iterator[s
 
 
 def kernels_too_new(layout: Layout, device: str) -> Iterator[str]:
-    """Yields why the kernels of `layout` cannot run on a `device` that is older than Hopper, or is no CUDA device."""
+    """Yields the reasons why the kernels of `layout` cannot run on `device`, which is older than Hopper or not CUDA."""
     for name, kernel in kernels_of(layout).items():
         yield (
             f"{name} needs a CUDA device of compute capability {'.'.join(map(str, HOPPER))} or more, got {device}:"
@@ -46,7 +48,7 @@ def kernels_too_new(layout: Layout, device: str) -> Iterator[str]:
 
 
 def kernels_divided(layout: Layout) -> Iterator[str]:
-    """Yields why the kernels of `layout` cannot run on parts of a model or of a sequence."""
+    """Yields the reasons why the kernels of `layout` cannot run with the model or the sequence cut over ranks."""
     for name, kernel in kernels_of(layout).items():
         for degree in layout.above_one(CUTTING[kernel.undivided]):
             yield f"{name} was not tried with {degree} above 1: choose {_instead(name, kernel)}"
@@ -57,12 +59,12 @@ def _instead(name: str, kernel: OptionalKernel) -> str:
 
 
 def is_hopper(cluster: Cluster) -> bool:
-    """Returns whether the devices of `cluster` are of Hopper's capability or later."""
+    """Returns whether the devices of `cluster` have the compute capability of Hopper (9.0) or more."""
     return cluster.device_kind == "cuda" and (cluster.capability or (0, 0)) >= HOPPER
 
 
 def kernel_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
-    """Yields why the kernels and the checkpointing of `layout` cannot run `recipe`, whatever the engine."""
+    """Yields the reasons why the kernels and the checkpointing of `layout` cannot run `recipe` with any engine."""
     if recipe.float8_scaling:
         yield from float8_refusals(recipe, layout)
     if recipe.model.num_layers <= layout.checkpoint_every // 2:
@@ -110,8 +112,8 @@ def kernel_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
 
 
 def _flash4_refusals(recipe: Recipe) -> Iterator[str]:
-    """Yields why FlashAttention-4 cannot run `recipe`: what it refuses, and what was not compared with another kernel
-    on a GPU.
+    """Yields the reasons why FlashAttention-4 cannot run `recipe`: cases that it refuses, and cases that were not
+    compared with another kernel on a GPU.
     """
     model = recipe.model
     if architecture_of(model.architecture).attention_sinks:
@@ -127,7 +129,7 @@ def _flash4_refusals(recipe: Recipe) -> Iterator[str]:
 
 
 def _quack_mlp_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
-    """Yields why quack-kernels cannot compute the feed-forward blocks of `recipe` on `layout`."""
+    """Yields the reasons why quack-kernels cannot compute the feed-forward blocks of `recipe` on `layout`."""
     model = recipe.model
     if not architecture_of(model.architecture).has_fused_mlp(model.settings):
         yield (
@@ -151,7 +153,7 @@ def _quack_mlp_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
 
 
 def _mask_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
-    """Yields why the attention mask of `recipe` cannot be made for its model or by the kernels of `layout`."""
+    """Yields the reasons why the mask of `recipe` cannot be made for its model or by the kernels of `layout`."""
     mask, model = recipe.attention_mask, recipe.model
     if mask == "causal":
         return

@@ -1,4 +1,4 @@
-"""`Layout`: everything that must not change the mathematics, except how the batch is divided."""
+"""`Layout`: all settings of a training that must not change its mathematics, except how the batch is divided."""
 
 import dataclasses
 import functools
@@ -14,15 +14,15 @@ from trainers.spec.recipe import Recipe
 from trainers.spec.stages import schedule_contradictions
 
 LARGEST = 10**6
-"""Largest degree, and largest bucket in MiB: a larger one is a typing error."""
+"""Largest degree, and largest bucket in MiB; a larger value is taken for a typing error."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)  # no slots: the id is kept beside the fields
+@dataclasses.dataclass(frozen=True, kw_only=True)  # no slots: cached properties are kept beside the fields
 class Layout(LayoutAxes):
-    """One way to run a recipe on devices. Its fields are those that need a new process group or model.
+    """One way to run a recipe on devices. A change of any field needs a new process group or model.
 
     Raises:
-        ValueError: an unknown name, a degree below 1, or a combination that no engine can mean.
+        ValueError: a name is unknown, a number is out of bounds, or the engine does not allow the combination.
     """
 
     def __post_init__(self) -> None:
@@ -46,7 +46,7 @@ class Layout(LayoutAxes):
             raise ValueError(sentence)
 
     def _missing_axes(self) -> Iterator[str]:
-        """Yields a sentence for each axis that is not at its default and that the engine lacks at this stage."""
+        """Yields a sentence for each axis that is set although the engine lacks it at this sharding stage."""
         for name, declared in axes_of(Layout).items():
             if not declared.of_some_engines or not self.is_set(name):
                 continue
@@ -58,29 +58,27 @@ class Layout(LayoutAxes):
 
     @functools.cached_property
     def id(self) -> str:
-        """Hash of the fields that define the layout."""
         return _identity(self)
 
     @property
     def rules(self) -> EngineRules:
-        """The rules of the layout's engine."""
         return rules_of(self.engine)
 
     @property
     def unknown(self) -> frozenset[str]:
-        """Axes whose value is not known, since a workload decides it; no view shows them."""
+        """Axes whose value is unknown, because the user's workload decides it; no view shows them."""
         return _UNKNOWN if self.rules.runs_workloads else frozenset()
 
     @property
     def complexity_rank(self) -> tuple[int, ...]:
-        """The layout's distance from a plain training loop as ranks, the most important part first."""
+        """Measures of the distance from a plain training loop, the most important first; smaller is simpler."""
         split = math.prod(self.above_one(MODEL_PARALLEL).values())
         states = (int(self.offload != "none"), int(self.checkpointing != "none"))
         return (split, *states, self.rules.complexity_rank, self.zero_stage)
 
     def hardware_flops_per_token(self, recipe: Recipe, *, keys_per_query: float) -> float:
-        """Returns the FLOPs that devices perform for a token of `recipe`, at that many keys per query, including
-        recomputation.
+        """Returns the FLOPs that devices perform for a token of `recipe`, including recomputation, at `keys_per_query`
+        keys per query on average.
         """
         model = recipe.model
         hardware = model.hardware_flops_per_token(recipe.seq_len, self.checkpointing, keys_per_query=keys_per_query)
@@ -94,17 +92,17 @@ class Layout(LayoutAxes):
 
     @property
     def degrees(self) -> str:
-        """The degrees of the mesh as text, as those of the axes; empty where a workload decides."""
+        """The degrees of the mesh as text; empty if a workload decides them."""
         return "" if self.unknown else super().degrees
 
     @property
     def query_parts(self) -> int:
-        """Number of parts into which ranks cut a sequence's queries in attention; 1 where they exchange heads."""
+        """Number of parts into which ranks cut a sequence's queries in attention; 1 if ranks exchange heads."""
         return 1 if self.cp_exchange == "all_to_all" else self.parts("tokens")
 
     @functools.cached_property
     def label(self) -> str:
-        """One short line of text, without fields at their plain value."""
+        """A short line for people, without fields at their default."""
         parts = [self.rules.label(self), self.replicas, *self.axis_labels().values()]
         return ", ".join(part for part in parts if part)
 
@@ -113,12 +111,12 @@ class Layout(LayoutAxes):
         return {name: words for name, words in labels.items() if name not in self.unknown}
 
     def _is_shown(self, axis: str) -> bool:
-        """Returns whether the value of `axis` tells layouts apart: `grad_sync` only where the engine has both and there
-        is more than one rank.
+        """Returns whether labels name the value of `axis`; `grad_sync` only if the engine has both modes and there is
+        more than one rank.
         """
         return self.rules.chooses_sync(self) if axis == "grad_sync" else super()._is_shown(axis)
 
 
 _UNKNOWN = frozenset(axes_of(Layout)) - {"engine", "flags"}
-# Asked for at every measurement of a study, which has ten thousand of them over some thousand layouts.
+# Called at every measurement of a study, which has ten thousand of them over some thousand layouts.
 _identity = functools.lru_cache(maxsize=1 << 16)(identity)

@@ -25,7 +25,9 @@ CpExchange = Literal["gather", "all_to_all"]
 
 
 def activation_budget(checkpointing: str) -> float:
-    """Returns the share of its activations that compiled code may keep, for a value of `checkpointing`."""
+    """Returns the share (0 to 1] of activations that compiled code may keep under `checkpointing`; 1 if it is not a
+    budget.
+    """
     name, _, percent = checkpointing.partition("_")
     return int(percent) / 100 if name == "budget" else 1.0
 
@@ -39,9 +41,9 @@ def _checkpointing_words(value: str) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LayoutAxes:
-    """The fields of a `Layout`, in the order of labels and tables, and what follows from degrees.
+    """The fields of a `Layout`, in the order of labels and tables, and quantities that follow from the degrees.
 
-    Rules of engines speak of this: a `Layout` asks them whether its fields may stand together.
+    Rules of engines take this class, because a `Layout` asks them whether its fields may be combined.
     """
 
     engine: str = axis(
@@ -270,98 +272,96 @@ class LayoutAxes:
     )
 
     def is_set(self, axis: str) -> bool:
-        """Returns whether that axis is not at its default."""
         return getattr(self, axis) != defaults_of(LayoutAxes).get(axis)
 
     @functools.cached_property
     def data_parallel(self) -> int:
-        """Number of ranks that see different sequences."""
+        """Number of ranks with different sequences."""
         return self.product(DATA_PARALLEL)
 
     @functools.cached_property
     def model_parallel(self) -> int:
-        """Number of ranks that share one copy of the model and see the same sequences."""
+        """Number of ranks that share one copy of the model and the same sequences."""
         return self.product(MODEL_PARALLEL)
 
     def product(self, degrees: Iterable[str]) -> int:
-        """Returns the number of ranks of these degrees together."""
+        """Returns the product of the given degrees that multiply the number of ranks."""
         return math.prod([getattr(self, name) for name in degrees if name in AXES])
 
     def parts(self, cut: Cut) -> int:
-        """Returns the number of parts into which ranks cut that."""
+        """Returns the number of parts into which ranks divide `cut`."""
         return math.prod([getattr(self, name) for name in CUTTING[cut]])
 
     def above_one(self, degrees: Iterable[str]) -> dict[str, int]:
-        """Returns the values of those of these degrees that are above 1."""
         return {name: value for name in degrees if (value := getattr(self, name)) > 1}
 
     def in_words(self, degrees: Iterable[str]) -> str:
-        """Returns these degrees with their values as text."""
         return " x ".join(f"{name} {getattr(self, name)}" for name in degrees)
 
     @property
     def shards(self) -> int:
-        """Number of ranks that share one copy of what is sharded: those with other tokens of a sequence too."""
+        """Number of ranks that share one copy of the sharded states; ranks with other tokens of the same sequence count
+        too.
+        """
         return self.dp_shard * self.parts("tokens")
 
     @property
     def degrees(self) -> str:
-        """The degrees of the mesh as text: data parallel always, the others where they are used."""
+        """The degrees of the mesh as text: data parallel always, the others if above 1."""
         data_parallel = f"dp {self.dp_replicate}x{self.dp_shard}" if self.is_hybrid else f"dp {self.data_parallel}"
         return " ".join([data_parallel, *self.axis_labels("degrees").values()])
 
     @property
     def replicas(self) -> str:
-        """Text on how a sharded model is replicated; empty where it is not."""
+        """Text on the replicas of a sharded model; empty if it has one replica."""
         is_shown = self.zero_stage and self.dp_replicate > 1
         return f"replicate {self.dp_replicate} x shard {self.dp_shard}" if is_shown else ""
 
     @property
     def is_hybrid(self) -> bool:
-        """Whether parameters are sharded within groups of ranks and replicated between them."""
+        """Whether parameters are sharded within groups of ranks and replicated between the groups."""
         return self.dp_replicate > 1 and self.dp_shard > 1
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """Returns the coordinate of global `rank` by axis in the mesh of `AXES`, whose innermost axis varies
-        fastest.
-        """
+        """Returns the coordinate of global `rank` on each axis of `AXES`; the innermost axis varies fastest."""
         position: dict[str, int] = {}
         for name in reversed(AXES):
             rank, position[name] = divmod(rank, getattr(self, name))
         return {name: position[name] for name in AXES}
 
     def data_parallel_rank(self, rank: int) -> int:
-        """Returns the data-parallel coordinate of global `rank`: ranks that share it see the same sequences."""
+        """Returns the data-parallel coordinate of global `rank`; ranks with the same one see the same sequences."""
         coordinates = self.coordinates(rank)
         return coordinates["dp_replicate"] * self.dp_shard + coordinates["dp_shard"]
 
     @property
     def world_size(self) -> int:
-        """Number of devices of the layout, the product of its degrees."""
+        """Number of devices, the product of the degrees."""
         return self.data_parallel * self.model_parallel
 
     @property
     def checkpoint_every(self) -> int:
-        """Distance between checkpointed blocks, of which the first one is the first; 0 for none."""
+        """Distance in blocks between checkpointed blocks, counted from the first; 0 for none."""
         return {"none": 0, "every_4": 4, "every_2": 2, "selective": 1, "full": 1}.get(self.checkpointing, 0)
 
     @property
     def activation_budget(self) -> float:
-        """Share of its activations that compiled code may keep: 1 unless `checkpointing` is a budget."""
         return activation_budget(self.checkpointing)
 
     @property
     def steps_on_host(self) -> bool:
-        """Whether the optimizer's states are in host memory, where the host's cores step them."""
+        """Whether the optimizer's states are in host memory, where the host's cores perform the optimizer step."""
         return self.offload != "none"
 
     @property
     def memory_order(self) -> tuple[int, ...]:
-        """Smaller where full checkpointing and sharding leave less in memory."""
+        """A key that is smaller for full checkpointing and for a higher sharding stage, which need less memory."""
         return int(self.checkpointing != "full"), -self.zero_stage
 
     def axis_labels(self, *columns: str) -> dict[str, str]:
-        """Returns the words of each axis shown in these columns of reports, or in any: not engine, stage and dp."""
+        """Returns the text of each axis shown in the given columns of reports, or in any column if none is given;
+        engine, stage and data parallelism have no text of their own here.
+        """
         words_by_axis: dict[str, str] = {}
         for name, declared in axes_of(LayoutAxes).items():
             if (
@@ -373,7 +373,6 @@ class LayoutAxes:
         return words_by_axis
 
     def _is_shown(self, axis: str) -> bool:
-        """Returns whether the value of `axis` tells layouts apart."""
         return self.is_set(axis)
 
 
@@ -381,18 +380,18 @@ DEGREES = {name: declared for name, declared in axes_of(LayoutAxes).items() if i
 CUTTING: Mapping[Cut, tuple[str, ...]] = {
     cut: tuple(name for name, declared in DEGREES.items() if declared.cuts == cut) for cut in get_args(Cut)
 }
-"""The degrees that cut the same, by what they cut."""
+"""The degrees by the object that their ranks divide."""
 DATA_PARALLEL = CUTTING["samples"]
 MODEL_PARALLEL = tuple(name for name in DEGREES if name not in DATA_PARALLEL)
 IN_NODE = tuple(name for name, declared in DEGREES.items() if declared.stays_in_node)
 PLACED = tuple(sorted(DEGREES, key=lambda name: -DEGREES[name].place))
-"""All degrees, outermost first: ranks of one tensor-parallel group are neighbours, on one node."""
+"""All degrees, outermost first: ranks of one tensor-parallel group are neighbours on one node."""
 AXES = tuple(name for name in PLACED if DEGREES[name].multiplies)
-"""The mesh's axes, which number ranks; the others group ranks that these number."""
+"""Axes of the mesh, which number the ranks; the other degrees group ranks that these axes number."""
 
 
 def num_ranks(values: Mapping[str, Any], degrees: Iterable[str]) -> int:
-    """Returns the number of ranks of these degrees together, each 1 where `values` does not name it; those that group
-    ranks of others count none.
+    """Returns the product of the given degrees that multiply the number of ranks; a degree missing from `values` counts
+    as 1.
     """
     return math.prod([max(1, values[name]) for name in degrees if name in values and name in AXES])

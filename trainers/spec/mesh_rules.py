@@ -1,4 +1,4 @@
-"""Refusals of what tensor, context and pipeline parallelism cannot do, in one sentence each; without torch."""
+"""Refusals of tensor, context and pipeline parallelism, one sentence each. Imports no torch."""
 
 import math
 from collections.abc import Iterator
@@ -13,7 +13,9 @@ from trainers.spec.stages import num_stages
 
 
 def mesh_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
-    """Yields why a model, its kernels or its optimizer cannot be cut as `layout` cuts them, whatever the engine."""
+    """Yields the reasons why a model, its kernels or its optimizer cannot be cut by the degrees of `layout` with any
+    engine.
+    """
     yield from division_refusals(recipe, layout)
     if layout.tp > 1:
         yield from _of_tensor_parallel(recipe, layout)
@@ -27,7 +29,7 @@ def mesh_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
 
 
 def division_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
-    """Yields a sentence with the numbers for each size of `recipe` that the ranks of `layout` do not divide."""
+    """Yields a sentence with the numbers for each size of `recipe` that the degrees of `layout` do not divide."""
     degrees = layout.above_one(MODEL_PARALLEL)
     yield from _of_groups(recipe, layout)
     for name, degree in degrees.items():
@@ -54,7 +56,7 @@ def division_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
 
 
 def _of_groups(recipe: Recipe, layout: Layout) -> Iterator[str]:
-    """Yields why degrees that group the ranks of others cannot group them."""
+    """Yields the reasons why degrees that group ranks of other degrees cannot do so."""
     for name, degree in layout.above_one(MODEL_PARALLEL).items():
         declared = DEGREES[name]
         if declared.multiplies:
@@ -90,7 +92,7 @@ def _of_context_parallel(recipe: Recipe, layout: Layout) -> Iterator[str]:
     if layout.cp_exchange == "all_to_all":
         yield from _of_exchanged_heads(recipe, layout)
     config = recipe.model.settings
-    # A rank tells the length by its own positions, and would take other frequencies than its neighbours.
+    # A rank derives the length from its own positions, and would take other frequencies than its neighbours.
     original = rotary.original_length(config)
     if (kind := rotary.kind_by_length(config)) and recipe.seq_len > original:
         shorter = f", or a seq_len of at most the original {original} positions" if original else ""
@@ -101,7 +103,9 @@ def _of_context_parallel(recipe: Recipe, layout: Layout) -> Iterator[str]:
 
 
 def _of_exchanged_heads(recipe: Recipe, layout: Layout) -> Iterator[str]:
-    """Yields why the heads of a rank cannot be shared out evenly; a key/value head may go to several ranks."""
+    """Yields a sentence if heads cannot be shared out evenly over context-parallel ranks; several ranks may copy one
+    key/value head.
+    """
     model, cp = recipe.model, layout.cp
     heads, kv_heads = model.num_heads // layout.tp, max(1, model.num_kv_heads // layout.tp)
     of_rank = f" of a rank at tp {layout.tp}" if layout.tp > 1 else ""
@@ -118,7 +122,7 @@ def _of_exchanged_heads(recipe: Recipe, layout: Layout) -> Iterator[str]:
 
 
 def pipeline_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
-    """Yields why the model of `recipe` cannot be cut into the stages of `layout`, a sentence each."""
+    """Yields the reasons why the model of `recipe` cannot be cut into the pipeline stages of `layout`."""
     if layout.pp == 1 or "pp" not in layout.rules.model_parallel:  # else the engine's own reason stands
         return
     spec, stages = recipe.model, num_stages(layout)

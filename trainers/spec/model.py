@@ -19,17 +19,19 @@ FlopsConvention = Literal["products", "6n", "8n", "palm", "megatron_model", "meg
 
 EXPERT_SIZES = ("num_experts", "experts_per_token", "shared_ffn_size")
 _OPTIONAL = ("max_positions", "logit_softcap", "head_width", *EXPERT_SIZES, *SWITCHES, *MULTIPLIERS)
-"""Fields that are left out of a `config.json` where they are 0 or false."""
+"""Fields left out of a `config.json` if they are 0 or false."""
 LARGEST_SIZE = 10**9
-"""Largest size of any model; above it products of sizes would exceed 64 bits."""
+"""Largest size of any model; products of larger sizes would exceed 64 bits."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ModelSpec(ModelSizes):
-    """A decoder-only transformer, by its architecture and sizes. Facts that are not set have the architecture's values.
+    """A decoder-only transformer, by its architecture and sizes. Fields that are not set take the architecture's
+    values.
 
     Raises:
-        ValueError: a size is not positive, heads do not divide the hidden size, or the architecture is unknown.
+        ValueError: a size is out of range, heads do not divide the hidden size, or the architecture is unknown or lacks
+            a stated feature.
     """
 
     def __post_init__(self) -> None:
@@ -44,7 +46,7 @@ class ModelSpec(ModelSizes):
             "num_kv_heads",
             *EXPERT_SIZES,
         ):
-            if type(getattr(self, field)) is not int:  # a space file is the user's, and nobody has checked its types
+            if type(getattr(self, field)) is not int:  # a space file is written by the user, so types are unchecked
                 raise ValueError(
                     f"{field} of {self.name} must be a whole number, got {shortened(getattr(self, field))}"
                 )
@@ -131,84 +133,82 @@ class ModelSpec(ModelSizes):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """A copy of what its config.json states; empty where sizes are all that is known."""
+        """The parsed text of its config.json; empty if only its sizes are known."""
         return json_object(self.config) if self.config else {}
 
     @property
     def position(self) -> Position:
-        """The kind of position information in attention."""
         return architecture_of(self.architecture).position
 
     @property
     def made_for(self) -> int:
-        """Length that its positions are made for, 0 where none is stated: what rotary positions are stretched to, or
-        the rows of the learned table.
+        """Sequence length that its positions are made for, 0 if unknown: the length that rotary positions are stretched
+        to, or the rows of a learned table.
         """
         return rotary.made_for(self.settings, self.max_positions) if self.position == "rotary" else self.max_positions
 
     @property
     def norm_start(self) -> float:
-        """First value of a norm's weight."""
         return architecture_of(self.architecture).norm_start
 
     @property
     def gated(self) -> bool:
-        """Whether the feed-forward block has three matrices instead of two."""
+        """Whether the feed-forward block has three matrices (with a gate) instead of two."""
         return architecture_of(self.architecture).gated
 
     @property
     def blocks(self) -> tuple[tuple[BlockKind, int], ...]:
-        """The kinds of its blocks, each with the number of blocks."""
         return blocks_of(self)
 
     def over_blocks(self, ask: Callable[[BlockKind], Number]) -> Number:
-        """Returns the sum over all blocks of what `ask` returns for a block of each kind."""
+        """Returns the sum of `ask` over all blocks; it is called once per kind."""
         return sum(count * ask(kind) for kind, count in self.blocks)  # type: ignore[return-value]
 
     @property
     def parameters_per_layer(self) -> int:
-        """Exact number of parameters of one block, the largest."""
+        """Exact number of parameters of its largest block."""
         return max(kind.parameters(self) for kind, _ in self.blocks)
 
     def keys_per_query(self, seq_len: int) -> float:
-        """Returns the keys that a query sees, the mean over a sequence of `seq_len` and over all blocks."""
+        """Returns the number of keys that a query attends to, averaged over a sequence of `seq_len` and over all
+        blocks.
+        """
         return self.over_blocks(lambda kind: kind.keys_per_query(self, seq_len)) / self.num_layers
 
     @property
     def embedding_parameters(self) -> int:
-        """Parameters outside the blocks: embeddings, positions, head, first and last norm."""
         return architecture_of(self.architecture).embedding_parameters(self)
 
     @property
     def num_parameters(self) -> int:
-        """Exact number of parameters, tied ones counted once."""
+        """Exact number of parameters; tied ones count once."""
         return self.embedding_parameters + self.over_blocks(lambda kind: kind.parameters(self))
 
     @property
     def active_parameters(self) -> int:
-        """Number of parameters that one token passes: all but those of experts that its router did not choose."""
+        """Number of parameters used for one token: all except parameters of experts that its router did not choose."""
         return self.embedding_parameters + self.over_blocks(lambda kind: kind.active_parameters(self))
 
     @property
     def product_parameters(self) -> int:
-        """Number of parameters that take part in a token's matrix products: those of the blocks' linear layers, of the
-        experts that the token visits, and of the head. Tables that are looked up, norms and biases do not.
+        """Number of parameters in one token's matrix products: the blocks' linear layers, the chosen experts and the
+        head. Embedding tables, norms and biases are excluded.
         """
         return self.over_blocks(lambda kind: kind.product_parameters(self)) + self.vocab_size * self.hidden_size
 
     def flops_per_token(
         self, seq_len: int, convention: FlopsConvention = "products", *, keys_per_query: float | None = None
     ) -> float:
-        """Returns the FLOPs of forward and backward for one token of a sequence of `seq_len`, by a named convention.
-
-        - "products": 6 P + 6 L h s, the project's own: what matrix products take, P the parameters in them
-          (`product_parameters`), h the width of all heads. Only the lower triangle of attention counts, and of it only
-          what a sliding window leaves. `keys_per_query` stands for s / 2 where a recipe's mask leaves another number.
-        - "6n": 6 N, N all parameters, of experts those that a token visits (Kaplan et al. 2020, arXiv 2001.08361,
-          section 2.1).
-        - "8n": 8 N, the forward pass done twice under full checkpointing (BigScience's `$ms*4*2*...`).
+        """Returns the FLOPs of forward and backward pass for one token of a sequence of `seq_len`, by a named
+        convention.
+        - "products": 6 P + 6 L h s, this project's own: the FLOPs of matrix products, P the parameters in them
+          (`product_parameters`), h the width of all heads. Attention counts only the lower triangle, and of it only
+          keys within a sliding window. `keys_per_query` replaces s / 2 if the recipe's mask leaves another number.
+        - "6n": 6 N, N all parameters, of experts only the chosen ones (Kaplan et al. 2020, arXiv 2001.08361, section
+          2.1).
+        - "8n": 8 N, with the second forward pass of full checkpointing (BigScience's `$ms*4*2*...`).
         - "palm": 6 N + 12 L h s (PaLM, arXiv 2204.02311, appendix B), h as in "products".
-        - "megatron_hardware": 96 L h^2 (1 + s/6h + V/16Lh), recomputation counted (arXiv 2104.04473, section 5.1).
+        - "megatron_hardware": 96 L h^2 (1 + s/6h + V/16Lh), with recomputation (arXiv 2104.04473, section 5.1).
         - "megatron_model": 72 L h^2 (1 + s/6h + V/12Lh), the same without recomputation.
         """
         n, h, s = self.active_parameters, self.hidden_size, seq_len
@@ -229,8 +229,10 @@ class ModelSpec(ModelSizes):
                 return 72.0 * layers * h * h * (1 + s / (6 * h) + vocab / (12 * layers * h))
 
     def hardware_flops_per_token(self, seq_len: int, checkpointing: str, *, keys_per_query: float) -> float:
-        """Returns the FLOPs that a device performs for one token at least: "products" plus the forward pass again of
-        checkpointed blocks, without their last product, whose output the backward pass does not need
+        """Returns the least FLOPs that a device performs for one token: "products", plus the repeated forward pass of
+        checkpointed blocks.
+
+        The last product of a block is not repeated, because the backward pass does not need its output
         (torch.utils.checkpoint.set_checkpoint_early_stop).
         """
         model = self.flops_per_token(seq_len, "products", keys_per_query=keys_per_query)
@@ -247,8 +249,8 @@ class ModelSpec(ModelSizes):
         """Returns the spec of a transformers `config.json`, given as a mapping.
 
         Raises:
-            ValueError: a model type the project does not know, a needed size is missing, or a field asks for parameters
-                that this project does not count.
+            ValueError: the model type is unknown, a needed size is missing, or a key asks for parameters that this
+                project does not count.
         """
         config = text_model(config, name)
         family = family_of(config, name)
@@ -259,14 +261,14 @@ class ModelSpec(ModelSizes):
         return spec
 
     def to_config(self) -> dict[str, Any]:
-        """Returns the `config.json` of a model of these sizes, as `from_config` reads it."""
+        """Returns a `config.json` that `from_config` reads as this model."""
         family = architecture_of(self.architecture)
         stated: dict[str, Any] = {}
         for field, (key, *_) in family.config_keys.items():
             value = getattr(self, field)
             if field == "head_width" and key in family.config_defaults:
                 value = self.head_dim
-            # Left out, a key has transformers' default.
+            # A key that is left out has transformers' default.
             if value or key in family.config_defaults or field not in _OPTIONAL:
                 stated[key] = value
         return {"model_type": self.architecture, **stated, **family.window_config(self)}

@@ -1,4 +1,4 @@
-"""Reads what a transformers `config.json` states of a model, and checks it, for `ModelSpec.from_config`."""
+"""Reads and checks the facts that a transformers `config.json` states of a model, for `ModelSpec.from_config`."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -12,18 +12,20 @@ from trainers.spec.config_values import check_values
 from trainers.spec.model_sizes import MULTIPLIERS, SWITCHES
 
 LARGEST_DEPTH = 10**5
-"""Most blocks of a `config.json`: a list of them is made."""
+"""Largest number of blocks in a `config.json`; memory grows with it, because a list of blocks is made."""
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
-"""Keys of `config.json` with which models state a mixture of experts."""
+"""Keys of `config.json` that state a mixture of experts."""
 _BESIDE_EXPERTS = {
     "full_attention_interval": "linear attention",
     "kv_lora_rank": "keys and values made of a shorter vector",
     "shared_expert_intermediate_size": "an expert that every token passes",
     "n_shared_experts": "experts that every token passes",
 }
-"""Keys of `config.json` for what models with experts have beside them, and none that is trained here has."""
+"""Keys of `config.json` for features that some models with experts have and that this project does not train beside
+experts.
+"""
 _LANGUAGE_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
-"""Keys of a model with images or sound that have its language model's configuration."""
+"""Keys under which a model with images or sound holds its language model's configuration."""
 _STORED = "quantization_config"
 _NEEDED = ("num_layers", "hidden_size", "num_heads", "vocab_size")
 _INTEGERS = (
@@ -41,11 +43,11 @@ _ABOVE_ZERO = ("init_std", *MULTIPLIERS)
 
 
 def text_model(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Returns the language model's configuration from one with images or sound, the innermost, or `config` where it has
-    no such part.
+    """Returns the innermost language model's configuration in a model with images or sound, or `config` if it has no
+    such part.
 
     Raises:
-        ValueError: the whole asks for what is not trained here.
+        ValueError: the outer configuration asks for a feature that this project does not train.
     """
     while (kind := config.get("model_type")) not in architectures.names():
         part = next((key for key in _LANGUAGE_PARTS if isinstance(config.get(key), Mapping)), None)
@@ -56,21 +58,21 @@ def text_model(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
         if "model_type" not in inner and text_kind not in architectures.names():
             break
         check_values({key: value for key, value in config.items() if key != part}, name)
-        # The head is the whole model's: it says whether the head is the embedding's table where the part says nothing.
+        # The outer model owns the head, so its tie_word_embeddings counts unless the inner part states its own.
         tied = {key: config[key] for key in ("tie_word_embeddings",) if key in config}
         config = {"model_type": text_kind, **tied, **inner}
     return config
 
 
 def trained_in(config: Mapping[str, Any], family: Architecture) -> Mapping[str, Any]:
-    """Returns `config` without what its file says of the numbers in which published weights are stored, in families
-    whose models are known without them.
+    """Returns `config` without the storage format of published weights (`quantization_config`), if the family can be
+    planned without it.
     """
     return {key: value for key, value in config.items() if key != _STORED or not _is_planned(config, family)}
 
 
 def stored_as(config: Mapping[str, Any]) -> str:
-    """Returns the `quant_method` of the weights that lie beside `config`; empty where it states none."""
+    """Returns the `quant_method` of the published weights beside `config`; empty if it states none."""
     stored = config.get(_STORED)
     return str(stored.get("quant_method") or "other numbers") if isinstance(stored, Mapping) else ""
 
@@ -80,7 +82,7 @@ def _is_planned(config: Mapping[str, Any], family: Architecture) -> bool:
 
 
 def remarks_on(config: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    """Returns a sentence on each part of `config`, as a file has it, that is left out though the model is trained."""
+    """Returns a sentence on each part of `config`, as read from a file, that training leaves out."""
     text = text_model(config, name)
     kind, sentences = text.get("model_type"), list[str]()
     if text is not config:
@@ -101,7 +103,7 @@ def family_of(config: Mapping[str, Any], name: str) -> Architecture:
     """Returns the architecture of `config`.
 
     Raises:
-        ValueError: one that this project does not train.
+        ValueError: this project does not train that architecture.
     """
     kind = config.get("model_type")
     if kind not in (with_experts := _with_experts()):
@@ -129,12 +131,11 @@ def _refuse_experts(config: Mapping[str, Any], name: str, with_experts: Sequence
 
 @functools.cache
 def _with_experts() -> tuple[str, ...]:
-    """Returns the architectures with experts."""
     return tuple(name for name in architectures.names() if "num_experts" in architecture_of(name).config_keys)
 
 
 def _odd_blocks(config: Mapping[str, Any]) -> str:
-    """Returns what `layer_types` names that no family here has, as part of a sentence."""
+    """Returns a clause with the first kind in `layer_types` that no family here has; empty if there is none."""
     kinds = config.get("layer_types")
     listed: list[Any] = kinds if isinstance(kinds, list) else []
     odd = next((kind for kind in listed if kind not in ("full_attention", "sliding_attention")), None)
@@ -142,10 +143,10 @@ def _odd_blocks(config: Mapping[str, Any]) -> str:
 
 
 def fields_of(config: Mapping[str, Any], family: Architecture, name: str) -> dict[str, Any]:
-    """Returns the fields of a `ModelSpec` that `config` states, its window among them.
+    """Returns the fields of a `ModelSpec` that `config` states, including its sliding window.
 
     Raises:
-        ValueError: a needed size is missing, a value is of another type, or a window cannot be trained.
+        ValueError: a needed size is missing, a value has the wrong type, or the window cannot be trained.
     """
     check_values(config, name)
     rotary.check(config, name)
@@ -189,10 +190,10 @@ def _check_types(values: Mapping[str, Any], keys: Mapping[str, tuple[str, ...]],
 
 
 def check_rest(config: Mapping[str, Any], family: Architecture, name: str, *, head_dim: int) -> None:
-    """Checks what has no field: that `config` asks for nothing that is not trained or not counted.
+    """Checks keys that have no `ModelSpec` field.
 
     Raises:
-        ValueError: it does.
+        ValueError: `config` asks for a feature that is not trained or for parameters that are not counted.
     """
     kind = family.name
     for field, trained in family.trained_with.items():

@@ -1,4 +1,4 @@
-"""Whether a mesh fits the nodes that its ranks stand on. Without torch."""
+"""Checks whether a mesh fits the nodes of its ranks. Imports no torch."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -8,8 +8,10 @@ from trainers.spec.layout_axes import AXES, IN_NODE
 
 
 def placement_refusal(layout: Layout, nodes: Sequence[str]) -> str | None:
-    """Returns why `layout` cannot run on ranks of these nodes (an id for each rank), in one sentence; else None. Groups
-    of `IN_NODE` stand on no more nodes than with ranks numbered node by node.
+    """Returns the reason why `layout` cannot run on ranks of these nodes (a node id per rank), in one sentence; else
+    None.
+
+    Groups of the degrees in `IN_NODE` must span no more nodes than they do when ranks are numbered node by node.
     """
     if layout.model_parallel == 1:
         return None
@@ -35,8 +37,9 @@ def placement_refusal(layout: Layout, nodes: Sequence[str]) -> str | None:
 
 
 def reaches_across_nodes(layout: Layout, devices_per_node: int) -> str | None:
-    """Returns the sentence on groups of `IN_NODE`, which exchange activations several times in every block, that do not
-    stand on one node each; None where all do. Such layouts run where they are asked for.
+    """Returns a sentence if a group of a degree in `IN_NODE` spans several nodes, else None.
+
+    Such groups exchange activations several times in every block, so these layouts run only on request.
     """
     for name, degree in layout.above_one(IN_NODE).items():
         if nodes_of_groups(layout, name, devices_per_node) > 1:
@@ -47,8 +50,8 @@ def reaches_across_nodes(layout: Layout, devices_per_node: int) -> str | None:
 
 
 def nodes_of_groups(layout: Layout, degree: str, workers: int) -> int:
-    """Returns the most nodes of `workers` ranks that groups of `degree` and those inside stand on, ranks numbered node
-    by node.
+    """Returns the largest number of nodes that a group of `degree` (with the axes inside it) spans, for ranks numbered
+    node by node with `workers` ranks each.
     """
     block = layout.product(AXES[AXES.index(degree) :])
     if workers % block == 0:

@@ -1,4 +1,4 @@
-"""`Recipe`: everything that changes the mathematics. Only measurements of one recipe compete."""
+"""`Recipe`: all settings of a training that change its mathematics. Only measurements of one recipe compete."""
 
 import dataclasses
 import functools
@@ -15,13 +15,13 @@ _COEFFICIENT = "router_aux_loss_coef"
 """Key of a model's configuration for the factor of its balance loss."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)  # no slots: the id is kept beside the fields
+@dataclasses.dataclass(frozen=True, kw_only=True)  # no slots: cached properties are kept beside the fields
 class Recipe(RecipeAxes):
-    """Model, batch, optimizer, precisions and data of one training run; of a workload the lengths alone.
+    """Model, batch, optimizer, precisions and data of one training run; for a workload only the lengths.
 
     Raises:
-        ValueError: a size or rate out of range, a sequence longer than the model's positions, an unknown name, not one
-            of a model and a workload.
+        ValueError: a value is out of range or unknown, values contradict each other, a sequence is longer than the
+            model's positions, or not exactly one of model and workload is given.
     """
 
     def __post_init__(self) -> None:
@@ -93,42 +93,42 @@ class Recipe(RecipeAxes):
 
     @functools.cached_property
     def id(self) -> str:
-        """Hash of the fields that define the recipe."""
         return _identity(self)
 
     @property
     def has_model(self) -> bool:
-        """Whether this project trains its model; else a workload does, of which only lengths are known."""
+        """Whether this project trains the recipe's model; otherwise a workload trains, of which only the lengths are
+        known.
+        """
         return self.model is not None  # pyright: ignore[reportUnnecessaryComparison]
 
     @property
     def command(self) -> Workload | None:
-        """The workload where it is a command, which runs in processes of its own; else None."""
+        """The workload if it is a command, which runs in its own processes; else None."""
         return self.workload if self.workload and self.workload.command else None
 
     @property
     def name(self) -> str:
-        """The name of the model or of the workload."""
         return self.workload.name if self.workload else self.model.name
 
     @property
     def miniature_of(self) -> str | None:
-        """The model that a miniature stands in for; None for others."""
+        """The model that a miniature replaces; None for other models."""
         return self.model.miniature_of if self.has_model else None
 
     @property
     def unknown(self) -> frozenset[str]:
-        """Fields whose value is not known, since a workload decides it; no view shows them."""
+        """Fields whose value is unknown, because a workload decides it; no view shows them."""
         return _UNKNOWN if self.workload else frozenset()
 
     @property
     def has_flags(self) -> bool:
-        """Whether tokens have flags, and not every one a loss (`trainers.data.flags`)."""
+        """Whether tokens carry flags and some tokens have no loss (`trainers.data.flags`)."""
         return self.attention_mask != "causal" or self.trained_tokens != "all"
 
     @property
     def length_remark(self) -> str:
-        """The sentence on a length beyond the one that the model's positions are made for; empty within it."""
+        """A sentence if `seq_len` exceeds the length that the model's positions are made for; else empty."""
         length = self.model.made_for if self.has_model else 0
         if not length or self.seq_len <= length:
             return ""
@@ -138,12 +138,12 @@ class Recipe(RecipeAxes):
         )
 
     def decays(self, num_dimensions: int) -> bool:
-        """Returns whether weight decay takes a parameter of that many dimensions."""
+        """Returns whether weight decay applies to a parameter with that many dimensions."""
         return self.decay == "all" or num_dimensions > 1
 
     @property
     def regularization(self) -> str:
-        """The sentences on dropout, weight decay and the tokens without a loss; empty where a workload decides."""
+        """Sentences on dropout, weight decay and tokens without a loss; empty if a workload decides them."""
         if self.workload:
             return ""
         decayed = {"all": "every parameter, norms and biases too", "matrices": "matrices alone, embeddings among them"}
@@ -155,13 +155,13 @@ class Recipe(RecipeAxes):
 
     @property
     def as_trained(self) -> "Recipe":
-        """The recipe without what serves measuring alone."""
+        """The recipe without settings that serve measuring alone (forced routing)."""
         return dataclasses.replace(self, routing="learned")
 
     @property
     def forced_balance(self) -> str:
-        """The words for forced balance, with the tokens of a sequence that an expert gets in each block; empty where
-        the router chooses.
+        """Text on forced balance: the tokens of a sequence that each expert gets in each block; empty if the router
+        chooses.
         """
         if self.routing == "learned":
             return ""
@@ -172,19 +172,19 @@ class Recipe(RecipeAxes):
 
     @property
     def rate_of_balance(self) -> float:
-        """`balance_rate`, or what it stands for at 0."""
+        """`balance_rate`, or for 0 the default: the model's coefficient, else 0.001."""
         stated = self.model.settings.get(_COEFFICIENT) if self.balance_loss == "aux" else None
         return self.balance_rate or (0.001 if stated is None else stated)
 
     @property
     def powersgd_rank(self) -> int:
-        """Rank of the factors that PowerSGD exchanges; 0 where gradients are not factored."""
+        """Rank of the factors that PowerSGD exchanges; 0 for other compressions."""
         name, _, rank = self.compression.partition("_")
         return int(rank) if name == "powersgd" else 0
 
     @property
     def adapter_rank(self) -> int:
-        """Rank of the adapters that train in place of the model's own parameters; 0 where these train."""
+        """Rank of the adapters that train in place of the model's own parameters; 0 without adapters."""
         return int(self.adapter.partition("_")[2] or 0)
 
     @property
@@ -194,33 +194,35 @@ class Recipe(RecipeAxes):
 
     @property
     def quantised_layers(self) -> Mapping[str, tuple[int, int]]:
-        """(outputs, inputs) of the linear layers of a block whose weights are in NF4, by their paths in it."""
+        """(outputs, inputs) of each linear layer of a block whose weights are in NF4, by its path in the block."""
         return adapters.quantised_layers(self.model) if self.is_quantised else {}
 
     @property
     def adapted_layers(self) -> Mapping[str, tuple[int, int]]:
-        """(outputs, inputs) of the linear layers of a block that have adapters, by their paths in it."""
+        """(outputs, inputs) of each linear layer of a block that has adapters, by its path in the block."""
         return adapters.layers(self.model, self.lora_targets) if self.adapter_rank else {}
 
     @property
     def adapters_per_layer(self) -> int:
-        """Number of the adapters' parameters in one block."""
         return self.adapter_rank * sum(outputs + inputs for outputs, inputs in self.adapted_layers.values())
 
     @property
     def trained_parameters(self) -> int:
-        """Number of the parameters that train: the model's, or the adapters'."""
+        """Number of parameters that train: the adapters' if there are any, else the model's."""
         adapter_parameters = self.adapters_per_layer * self.model.num_layers
         return adapter_parameters if self.adapter_rank else self.model.num_parameters
 
     @property
     def lora_scale(self) -> float:
-        """Factor of what adapters add."""
+        """Factor of an adapter's output before it is added."""
         return self.lora_alpha / self.adapter_rank
 
     def flops_per_token(self, *, keys_per_query: float) -> float:
-        """Returns the FLOPs of forward and backward for one token, as `ModelSpec.flops_per_token` counts products: of a
-        frozen weight there is no gradient, a third less, and an adapter's products are those of its parameters.
+        """Returns the FLOPs of forward and backward pass for one token, by the "products" convention of
+        `ModelSpec.flops_per_token`.
+
+        A frozen weight has no gradient, which saves a third of its FLOPs; an adapter adds the products of its
+        parameters.
         """
         products = self.model.flops_per_token(self.seq_len, keys_per_query=keys_per_query)
         if not self.adapter_rank:
@@ -245,18 +247,22 @@ class Recipe(RecipeAxes):
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens in one optimizer step, over all ranks; with a fixed `grad_accum`, those of one sequence a micro-step
-        on one rank, so that all its batch points compare by the time for that many tokens.
+        """Tokens in one optimizer step over all ranks.
+
+        With a fixed `grad_accum` these are the tokens of `grad_accum` sequences, so that all batch points compare by
+        the time for the same number of tokens.
         """
         return (self.global_batch or self.grad_accum) * self.seq_len
 
     def of_batch(self, global_batch: int) -> "Recipe":
-        """Returns the recipe with that global batch and no fixed accumulation: what a batch point trains."""
+        """Returns the recipe with that global batch and without a fixed accumulation, as a training of one batch point
+        uses it.
+        """
         return dataclasses.replace(self, global_batch=global_batch, grad_accum=0)
 
     @property
     def label(self) -> str:
-        """One line of text: model, length, batch, optimizer and precisions."""
+        """A line of text: model, length, batch, optimizer and precisions."""
         if self.workload:
             return f"{self.name}, length {self.seq_len}, global batch {self.global_batch}"
         words = {
@@ -269,5 +275,5 @@ class Recipe(RecipeAxes):
 
 
 _UNKNOWN = frozenset(axes_of(Recipe)) - {"seq_len", "global_batch", "grad_accum"} | {"model"}
-# A search of many layouts asks for the one recipe's hash once for each.
+# A search over many layouts asks for the hash of its one recipe once per layout.
 _identity = functools.lru_cache(maxsize=64)(identity)

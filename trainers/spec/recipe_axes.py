@@ -28,15 +28,15 @@ Adapter = Literal[
 # fmt: on
 TrainedTokens = Literal["all", "marked"]
 
-# A workload's recipe has none. What asks for a model (engines, kernels, the cost model) is given recipes that have one,
-# so that checkers see one there.
+# A workload's recipe has no model. Code that needs one (engines, kernels, the cost model) gets only recipes that have
+# one, so type checkers may take it as always set.
 if TYPE_CHECKING:
     Model: TypeAlias = ModelSpec
 else:
     Model = ModelSpec | None
 
 LARGEST_BATCH = 10**12
-"""Largest number of a sequence's tokens, of a batch's sequences and of its parts."""
+"""Largest number of tokens in a sequence, of sequences in a batch, and of micro-batches."""
 STREAM = "stream"
 """Value of `Recipe.data` for the seeded, learnable stream."""
 INCLUDED = "included"
@@ -45,10 +45,10 @@ INCLUDED = "included"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RecipeAxes:
-    """The fields of a recipe, which `Recipe` checks."""
+    """The fields of a recipe; `Recipe` checks them."""
 
     model: Model
-    """The model; None where a `workload` trains."""
+    """The model; None if a `workload` trains."""
     seq_len: int = axis(label="length {}", always_shown=True, about="Tokens in one sequence.")
     global_batch: int = axis(
         about="Sequences in one optimizer step, over all ranks; 0 where `grad_accum` fixes the accumulation."
@@ -124,7 +124,7 @@ class RecipeAxes:
         " biases among them.",
     )
     workload: Workload | None = dataclasses.field(default=None, metadata={"later": True})
-    """The training of the user's own in place of a model of this project."""
+    """The user's own training, in place of a model of this project."""
 
     routing: Routing = axis(
         "learned",

@@ -1,4 +1,4 @@
-"""Rotary positions as a `config.json` states them: their kind, and the length that they are made for."""
+"""Rotary positions as a `config.json` states them: their kind, and the sequence length that they are made for."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -7,11 +7,11 @@ from trainers.spec.codec import shortened
 
 _ORIGINAL = "original_max_position_embeddings"
 _PLACES = ("rope_parameters", "rope_scaling")
-"""Keys under which transformers reads them, of today and of before."""
+"""Keys under which transformers reads them, the present key first, then the older key."""
 _WITH_FACTOR = ("linear", "dynamic", "yarn", "llama3")
 _KINDS = ("default", *_WITH_FACTOR, "longrope")
 _STRETCHED = ("dynamic", "yarn")
-"""Kinds that reach `factor` times the length before."""
+"""Kinds that reach `factor` times the original length."""
 _BY_LENGTH = ("dynamic", "longrope")
 _ABOVE_ZERO = (
     "attention_factor",
@@ -27,10 +27,10 @@ _SHARES = ("partial_rotary_factor", "rotary_pct")
 
 
 def check(config: Mapping[str, Any], name: str) -> None:
-    """Checks what `config` states of rotary positions.
+    """Checks the values of `config` on rotary positions.
 
     Raises:
-        ValueError: it has no meaning.
+        ValueError: a value has no meaning.
     """
     for key in ("rope_theta", "rope_local_base_freq", "rotary_emb_base", _ORIGINAL):
         _check_above_zero(config, key, f"{key} of {name}")
@@ -54,11 +54,13 @@ def check(config: Mapping[str, Any], name: str) -> None:
 
 
 def check_width(config: Mapping[str, Any], name: str, *, head_dim: int, share: float | None) -> None:
-    """Checks the part of a head that is turned: `share` of its `head_dim` values unless `config` states another, or
-    where that is None the whole.
+    """Checks the part of a head that rotary positions turn: `share` of its `head_dim` values, or a share in `config`.
+
+    `share` None means that the family turns whole heads only.
 
     Raises:
-        ValueError: the family turns whole heads alone, or the part has no pairs of values.
+        ValueError: the family turns whole heads only and `config` states a share, or the part is not made of pairs of
+            values.
     """
     stated = [(key, place.get(key)) for place in (*(inner for _, inner in _stated(config)), config) for key in _SHARES]
     key, value = next(((key, value) for key, value in stated if value is not None), ("head_dim", share or 1.0))
@@ -77,14 +79,14 @@ def check_width(config: Mapping[str, Any], name: str, *, head_dim: int, share: f
 
 
 def kind_by_length(config: Mapping[str, Any]) -> str:
-    """Returns the kind of rotary positions whose frequencies depend on the length; empty for others."""
+    """Returns the kind of rotary positions if its frequencies depend on the sequence length, else an empty text."""
     return next((kind for _, stated in _stated(config) if (kind := _kind(stated, config)) in _BY_LENGTH), "")
 
 
 def original_length(config: Mapping[str, Any]) -> int:
-    """Returns a length up to which the frequencies of `kind_by_length` are the same for all; 0 if none is known.
+    """Returns a length up to which `kind_by_length` gives the same frequencies for all sequences; 0 if none is known.
 
-    transformers takes the one or the other key: the shortest length holds for all.
+    transformers reads one of several keys, so the smallest of their values is taken.
     """
     lengths = [stated.get(_ORIGINAL) for stated in (config, *(parameters for _, parameters in _stated(config)))]
     if kind_by_length(config) == "dynamic":
@@ -93,8 +95,8 @@ def original_length(config: Mapping[str, Any]) -> int:
 
 
 def made_for(config: Mapping[str, Any], max_positions: int) -> int:
-    """Returns the length that the positions are made for, 0 if it is not known: `max_positions`, or what a stretch by a
-    factor reaches.
+    """Returns the sequence length that the positions are made for: `max_positions`, or more if a factor stretches them;
+    0 if unknown.
     """
     longest = float(max_positions)
     for _, stated in _stated(config):
@@ -105,7 +107,7 @@ def made_for(config: Mapping[str, Any], max_positions: int) -> int:
 
 
 def _stated(config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yields each set of parameters with the key that has it; there may be one for each kind of block."""
+    """Yields each set of parameters with its key; a model may state one set for each kind of block."""
     for place in _PLACES:
         stated = config.get(place)
         if isinstance(stated, Mapping):
@@ -115,7 +117,7 @@ def _stated(config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]
 
 def _kind(parameters: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
     kind = parameters.get("rope_type", parameters.get("type", "default"))
-    # The first Phi-3s have other names of it, and transformers reads these as today's.
+    # The first Phi-3 models use other names for it, which transformers reads as "longrope".
     return "longrope" if config.get("model_type") == "phi3" and kind in ("su", "yarn") else kind
 
 

@@ -1,6 +1,6 @@
-"""Cuts a model into a pipeline's stages of nearly equal cost, by arithmetic alone, without torch.
+"""Cuts a model into pipeline stages of nearly equal cost, by arithmetic alone. Imports no torch.
 
-Stage s of pp x virtual runs on pipeline rank s mod pp, so that with virtual stages a rank has several that lie apart
+Stage s of pp x virtual runs on pipeline rank s mod pp, so with virtual stages a rank has several non-adjacent ones
 (interleaved 1F1B, arXiv 2104.04473).
 """
 
@@ -13,19 +13,26 @@ from trainers.spec.model import ModelSpec
 from trainers.spec.recipe import Recipe
 
 _FLOPS_PER_BYTE = 300.0
-"""FLOPs that a device could do while it moves a byte: an H100's 989 TFLOP/s beside 3.35 TB/s."""
+"""FLOPs that a device can do while it moves a byte: an H100's 989 TFLOP/s / 3.35 TB/s."""
 _EMBEDDING_BYTES = 16.0
-"""Moved for each value of a token's embedding: read and written forwards, read, added and written backwards."""
+"""Bytes moved per value of a token's embedding: read and written in the forward pass; read, added and written in the
+backward pass.
+"""
 _BLOCK_BYTES = 100.0
-"""Moved in a block for each value of a token's hidden state: the 34 bytes of activations that a block saves in 16 bits
-(arXiv 2205.05198, equation 1) are written, read, and have gradients of their size."""
+"""Bytes moved in a block per value of a token's hidden state: the 34 bytes of activations that a block saves in 16 bits
+(arXiv 2205.05198, equation 1) are written, read, and have gradients of the same size.
+"""
 _LOGIT_BYTES = 20.0
-"""Moved for each logit: written in 16 bits, read and written in fp32, read for the loss, its gradient the same way."""
+"""Bytes moved per logit: written in 16 bits, read and written in fp32, read for the loss; the same again for its
+gradient.
+"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
-    """One stage of a pipeline: consecutive blocks, before them the embeddings, or after them final norm and head."""
+    """A pipeline stage: consecutive blocks; the first stage has the embeddings too, the last the final norm and the
+    head.
+    """
 
     index: int
     num_stages: int
@@ -34,22 +41,21 @@ class Stage:
 
     @property
     def has_embeddings(self) -> bool:
-        """Returns whether it takes tokens in place of hidden states."""
+        """Whether its input is tokens instead of hidden states."""
         return self.index == 0
 
     @property
     def has_head(self) -> bool:
-        """Returns whether it gives the loss in place of hidden states."""
+        """Whether its output is the loss instead of hidden states."""
         return self.index == self.num_stages - 1
 
 
 def num_stages(layout: LayoutAxes) -> int:
-    """Returns the number of stages of the whole pipeline."""
     return layout.pp * layout.virtual
 
 
 def stages_of(recipe: Recipe, layout: LayoutAxes) -> tuple[Stage, ...]:
-    """Returns all stages of the pipeline, in the order in which they run; a single one without a pipeline."""
+    """Returns all stages of the pipeline in the order in which they run; one stage without a pipeline."""
     blocks = blocks_of_stages(recipe.model, recipe.seq_len, layout.checkpointing, layout.pp, layout.virtual)
     ends = list(itertools.accumulate(blocks))
     return tuple(
@@ -59,11 +65,10 @@ def stages_of(recipe: Recipe, layout: LayoutAxes) -> tuple[Stage, ...]:
 
 
 def blocks_of_stages(spec: ModelSpec, seq_len: int, checkpointing: str, pp: int, virtual: int) -> tuple[int, ...]:
-    """Returns the blocks of each stage, in the order in which they run.
+    """Returns the number of blocks of each stage, in the order in which stages run.
 
-    Blocks are distributed so that the rank with the most work has as little as possible, then likewise over the stages
-    of one rank. Among equal stages the later one has more, since an earlier one holds the activations of more
-    micro-batches.
+    Minimises the work of the busiest rank, then of the busiest stage of a rank. Among equal stages the later one gets
+    more blocks, because an earlier one holds the activations of more micro-batches.
     """
     count = pp * virtual
     if count == 1:
@@ -77,7 +82,7 @@ def blocks_of_stages(spec: ModelSpec, seq_len: int, checkpointing: str, pp: int,
         blocks[stage] += 1
         loads[stage] += block
 
-    for stage in range(1, count - 1):  # the first and the last have something to do without a block
+    for stage in range(1, count - 1):  # the first and the last stage have work without any block
         add(stage)
     for _ in range(spec.num_layers - sum(blocks)):
         add(min(range(count), key=lambda stage: (sum(loads[stage % pp :: pp]), loads[stage], -stage)))
@@ -90,8 +95,8 @@ def stages_of_rank(recipe: Recipe, layout: LayoutAxes, pipeline_rank: int) -> tu
 
 
 def block_cost(spec: ModelSpec, seq_len: int, checkpointing: str) -> float:
-    """Returns a token's cost in one block, the mean over all, forwards and backwards: its FLOPs, and those that its
-    bytes take as long as.
+    """Returns a token's cost in an average block, forward and backward, in FLOPs; bytes moved count as the FLOPs
+    possible in the same time.
 
     A checkpointed block runs its forward pass twice.
     """
@@ -103,12 +108,12 @@ def block_cost(spec: ModelSpec, seq_len: int, checkpointing: str) -> float:
 
 
 def head_cost(spec: ModelSpec) -> float:
-    """Returns a token's cost in the head and its loss, forwards and backwards, as `block_cost` counts."""
+    """Returns a token's cost in the head and its loss, forward and backward, in the FLOPs of `block_cost`."""
     return spec.vocab_size * (6.0 * spec.hidden_size + _FLOPS_PER_BYTE * _LOGIT_BYTES)
 
 
 def schedule_contradictions(layout: LayoutAxes) -> Iterator[str]:
-    """Yields a sentence for each way in which schedule and virtual stages contradict each other or the pipeline."""
+    """Yields a sentence for each contradiction between schedule, virtual stages and pipeline degree."""
     if layout.schedule != "1f1b" and layout.pp == 1:
         yield f"schedule {layout.schedule} is that of a pipeline, got pp 1: choose pp 2 or more, or 1f1b"
     if (layout.schedule == "interleaved") != (layout.virtual > 1):
@@ -119,7 +124,7 @@ def schedule_contradictions(layout: LayoutAxes) -> Iterator[str]:
 
 
 def schedule_refusal(layout: LayoutAxes, grad_accum: int) -> str:
-    """Returns why the schedule of `layout` cannot run `grad_accum` micro-batches; empty where there is no reason."""
+    """Returns the reason why the schedule of `layout` cannot run `grad_accum` micro-batches; empty if it can."""
     if grad_accum < layout.pp:
         return (
             f"a pipeline of {layout.pp} stages needs as many micro-batches a step at least, got {grad_accum}:"
@@ -134,17 +139,17 @@ def schedule_refusal(layout: LayoutAxes, grad_accum: int) -> str:
 
 
 def timed_accumulations(layout: LayoutAxes, grad_accum: int) -> tuple[int, ...]:
-    """Returns the micro-steps of the steps that time a schedule, ascending; one number where it is too short for two.
+    """Returns the accumulation counts to time, ascending: two if the slope between them gives a micro-step's time, else
+    one.
 
-    From 2 x pp micro-steps on every rank has a steady state, in which each one adds as much: the slope between two such
-    accumulations is what a micro-step takes.
+    From 2 x pp micro-steps on, every rank reaches a steady state in which each further micro-step takes the same time.
     """
     largest = min(grad_accum, 4 * layout.pp) if layout.pp > 1 else grad_accum
     return (2 * layout.pp, largest) if largest > 2 * layout.pp > 2 else (largest,)
 
 
 def bubble_of_equal_stages(layout: LayoutAxes, grad_accum: int) -> float:
-    """Returns the share of a schedule in which equally long stages wait: (p - 1) / (v m + p - 1)."""
+    """Returns the share of a schedule in which stages of equal length wait: (p - 1) / (v m + p - 1)."""
     return (layout.pp - 1) / (layout.virtual * grad_accum + layout.pp - 1)
 
 

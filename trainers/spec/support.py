@@ -1,4 +1,6 @@
-"""Refuses what cannot run here, in one sentence before anything starts, without torch; the driver records `skipped`."""
+"""Refuses recipes and layouts that cannot run here, one sentence each, before anything starts; the driver records them
+as `skipped`. Imports no torch.
+"""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,11 +26,13 @@ _CAPABILITIES: Mapping[Precision, tuple[tuple[int, int], Precision]] = {
     "fp8_tensorwise": ((8, 9), "bf16"),
     "fp8_rowwise": ((8, 9), "bf16"),
 }
-"""Least compute capability of precisions that not every CUDA device has, and what to choose below it."""
+"""Least compute capability for precisions that some CUDA devices lack, and the precision to choose below it."""
 
 
 def refusal(recipe: Recipe, layout: Layout, cluster: Cluster) -> str | None:
-    """Returns why `recipe` cannot run on `layout` on all devices of `cluster`, in one sentence; None when it can."""
+    """Returns the reason why `recipe` cannot run on `layout` on all devices of `cluster`, in one sentence; None if it
+    can.
+    """
     if not recipe.has_model:
         return standing_refusal(recipe, layout, cluster.num_devices)
     reasons = (*_of_cluster(recipe, layout, cluster), *_of_engine(recipe, layout), *_of_model(recipe.model))
@@ -36,14 +40,18 @@ def refusal(recipe: Recipe, layout: Layout, cluster: Cluster) -> str | None:
 
 
 def standing_refusal(recipe: Recipe, layout: Layout, num_devices: int) -> str | None:
-    """Returns why `recipe` cannot run on `layout` on `num_devices` of any kind, in one sentence; None where it may."""
+    """Returns the reason why `recipe` cannot run on `layout` on `num_devices` devices of any kind, in one sentence;
+    None if there is none.
+    """
     reasons = (*_of_degrees(layout, num_devices), *_of_engine(recipe, layout))
     return reasons[0] if reasons else None
 
 
 def not_installed(points: Sequence[tuple[Recipe, Layout]], axes: Iterable[str], cluster: Cluster) -> str | None:
-    """Returns a sentence on the values of `axes` that some of `points` could have on the devices of `cluster` if
-    optional packages were installed here; None where there are none.
+    """Returns a sentence on values of `axes` that some of `points` could take if optional packages were installed; else
+    None.
+
+    `cluster` decides which kernels its devices can run.
     """
     missing: dict[str, str] = {}
     for (axis, value), kernel in OPTIONAL.items():
@@ -63,7 +71,7 @@ def not_installed(points: Sequence[tuple[Recipe, Layout]], axes: Iterable[str], 
 
 
 def model_refusal(spec: ModelSpec) -> str | None:
-    """Returns why transformers has no such model, in one sentence; None when it has."""
+    """Returns the reason why transformers has no such model, in one sentence; None if it has."""
     return next(_of_model(spec), None)
 
 
@@ -99,7 +107,7 @@ def _of_cluster(recipe: Recipe, layout: Layout, cluster: Cluster) -> Iterator[st
 
 
 def _of_engine(recipe: Recipe, layout: Layout) -> Iterator[str]:
-    """Yields what runs on no devices at all, by the engine and by what engines share."""
+    """Yields the reasons that hold for any devices: the engine's reasons, and reasons common to all engines."""
     if not recipe.has_model:
         yield from layout.rules.refusals(recipe, layout)
         return

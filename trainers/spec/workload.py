@@ -1,4 +1,4 @@
-"""`Workload`: a training of the user's own, known by what runs it and by nothing inside of it."""
+"""`Workload`: a user's own training; the project knows how to start it and nothing about its content."""
 
 import ast
 import dataclasses
@@ -14,43 +14,41 @@ from pathlib import Path
 from typing import Any
 
 HOLE = re.compile(r"(?<!\{)\{([A-Za-z_][A-Za-z0-9_]*)(?:=([^{}]*))?\}(?!\})")
-"""A hole in a word of a command: a name, and on request its values."""
+"""Matches a hole in a word of a command: `{name}` or `{name=values}`."""
 _DOUBLED = re.compile(r"\{\{|\}\}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Workload:
-    """A command with holes, which trains a batch point of a layout once these are filled, or a function that builds
-    its step.
+    """A command with holes that trains a batch point of a layout when they are filled, or a function that builds its
+    step.
     """
 
     name: str = dataclasses.field(metadata={"cosmetic": True})
     """Name of the file that runs."""
     command: tuple[str, ...]
-    """Words of the command, with holes as `{name}`; doubled braces stand for single ones. Empty for a function."""
+    """Words of the command, with holes as `{name}`; doubled braces mean single braces. Empty for a function."""
     digest: str
     """Hash of the command or the function's name, and of the files that it names."""
     folder: str = dataclasses.field(default="", metadata={"cosmetic": True})
     """Folder in which it runs; empty for the folder of the process that starts it."""
     step_line: str = ""
-    """Pattern of a printed line that ends a step; empty where the command writes lines of steps to a file."""
+    """Pattern of the printed line that ends a step; empty if the command writes a line per step to a file."""
     environment: tuple[str, ...] = dataclasses.field(default=(), metadata={"later": True})
-    """`NAME=VALUE` of the environment variables that it gets beside the user's own."""
+    """`NAME=VALUE` for each environment variable set in addition to the user's own."""
     build: str = dataclasses.field(default="", metadata={"later": True})
-    """The function as `FILE.py:NAME` or `MODULE:NAME`, found from the folder; empty for a command."""
+    """The function as `FILE.py:NAME` or `MODULE:NAME`, found from `folder`; empty for a command."""
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment variables that it gets, by name."""
         return dict(_pairs(self.environment))
 
     @property
     def holes(self) -> frozenset[str]:
-        """Names of the command's holes."""
         return frozenset(match[1] for word in self.command for match in HOLE.finditer(word))
 
     def filled(self, values: Mapping[str, object]) -> tuple[str, ...]:
-        """Returns the words with their holes filled; a word that is one hole with an empty value is left out."""
+        """Returns the words with their holes filled; a word that is a single hole with an empty value is left out."""
         words = ((word, HOLE.sub(lambda match: str(values[match[1]]), word)) for word in self.command)
         return tuple(
             _DOUBLED.sub(lambda match: match[0][0], filled) for word, filled in words if filled or not HOLE.search(word)
@@ -58,21 +56,22 @@ class Workload:
 
 
 def flags_text(values: Mapping[str, str]) -> str:
-    """Returns the values of a command's own axes as the text that `Layout.flags` holds."""
+    """Returns the values of a command's own axes as text for `Layout.flags`."""
     return shlex.join(f"{name}={value}" for name, value in values.items())
 
 
 def flags_of(text: str) -> dict[str, str]:
-    """Returns the values by axis that `flags_text` wrote."""
+    """Returns the values by axis from a text of `flags_text`."""
     return dict(_pairs(shlex.split(text)))
 
 
 def file_of(build: str, folder: str) -> Path:
-    """Returns the file of a function that `Workload.build` names; nothing of it runs, but packages around a module
-    outside of the folder.
+    """Returns the file of the function that `Workload.build` names.
+
+    The file is parsed, not run; only packages around a module outside the folder may be imported to find it.
 
     Raises:
-        ValueError: there is none, it is no Python, or it does not name the function.
+        ValueError: the file is missing, is not Python, or does not define the function.
     """
     where, colon, name = build.partition(":")
     if not colon or not where or not all(part.isidentifier() for part in name.split(".")):
@@ -104,7 +103,7 @@ def _path_of(where: str, folder: Path) -> Path | None:
 
 
 def _names_of(tree: ast.Module) -> set[str]:
-    """Returns the names that a module may define: those that it states, and all that it stores or imports."""
+    """Returns the names that a module may define: functions, classes, assigned names and imports."""
     names = {node.name for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
     names |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     return names | {
@@ -113,7 +112,7 @@ def _names_of(tree: ast.Module) -> set[str]:
 
 
 def digest_of(words: Sequence[str], files: Sequence[Path]) -> str:
-    """Returns 12 hex digits of SHA-256 over words and the content of files."""
+    """Returns 12 hex digits of SHA-256 over words and the contents of files."""
     digest = hashlib.sha256("\0".join(words).encode(*_AS_BYTES))
     for path in files:
         digest.update(path.read_bytes())
@@ -124,13 +123,14 @@ _AS_BYTES = (sys.getfilesystemencoding(), "surrogateescape")
 
 
 def text_of(value: Any) -> str:
-    """Returns the text of an axis' value that `value_of` reads: JSON, or a text that stands for itself."""
+    """Returns an axis value as text that `value_of` reads back: the string itself if unambiguous, else JSON."""
     return value if isinstance(value, str) and value_of(value) == value else json.dumps(value)
 
 
 def value_of(text: str) -> Any:
-    """Returns the number, boolean, None or text that an axis' value stands for, as a function is given it; what is no
-    finite number, such as NaN, or too deep to be read, is text.
+    """Returns the number, boolean, None or string that the text of an axis value means, as passed to a function.
+
+    Text that is not JSON, is nested too deeply, or is no finite number (such as NaN) stays a string.
     """
     try:
         value = json.loads(text)

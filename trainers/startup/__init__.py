@@ -1,9 +1,8 @@
-"""Optimisations that only make trials start sooner; a search has the same answer without them. One switch turns them
-off.
+"""Optimisations that only make trials start sooner and change no result.
 
-`prestart` has the processes of the next trial started, and their imports done, while a trial runs. `import_stubs`
-imports the big libraries without what they import for others. LAYOUT_SEARCH_FAST_START=0 in the driver's environment
-turns both off, on every node.
+`prestart` starts the processes of the next trial, with their imports, while a trial runs. `import_stubs` imports the
+large libraries without unneeded parts. LAYOUT_SEARCH_FAST_START=0 in the driver's environment disables both, on every
+node.
 """
 
 import os
@@ -12,5 +11,4 @@ SWITCH = "LAYOUT_SEARCH_FAST_START"
 
 
 def is_on() -> bool:
-    """Returns whether trials may be started ahead and imports left out."""
     return os.environ.get(SWITCH, "1") != "0"

@@ -1,4 +1,4 @@
-"""Imports the large libraries without parts that are not needed, which cost every worker seconds in every trial."""
+"""Imports the large libraries without unneeded parts, which cost every worker seconds in every trial."""
 
 import contextlib
 import gc
@@ -14,14 +14,14 @@ from trainers import startup
 from trainers.spec import architectures
 
 HIDDEN = ("mlflow", "scipy", "sklearn", "torchao")
-"""Hidden modules that others import where they exist: DeepSpeed's autotuner (1.5 s), transformers' code for images and
-for generating text (0.4 s, and 1 s more up to its release 5.17), its quantizers (2 s). FP8 imports torchao later.
+"""Modules that others import if they exist, and that are hidden: DeepSpeed's autotuner (1.5 s), transformers' code for
+images and text generation (0.4 s, and 1 s more up to release 5.17), its quantizers (2 s). FP8 imports torchao later.
 """
 
 
 @contextlib.contextmanager
 def no_collector() -> Generator[None]:
-    """Pauses the search for reference cycles while many objects are created that stay."""
+    """Pauses the search for reference cycles while many permanent objects are created."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -33,13 +33,15 @@ def no_collector() -> Generator[None]:
 
 @contextlib.contextmanager
 def imports(hidden: Sequence[str] = HIDDEN) -> Generator[None]:
-    """Hides modules from imports and pauses the cycle collector, since what a module defines is no garbage."""
+    """Hides modules from imports within the context and pauses the cycle collector, because module definitions are no
+    garbage.
+    """
     if not startup.is_on():
         yield
         return
     hidden = [name for name in hidden if name not in sys.modules]
     for name in hidden:
-        sys.modules[name] = None  # type: ignore[assignment]  # the import system's own word for "is not there"
+        sys.modules[name] = None  # type: ignore[assignment]  # marks the module as missing for the import system
     try:
         with no_collector():
             if "transformers" not in sys.modules:
@@ -51,11 +53,11 @@ def imports(hidden: Sequence[str] = HIDDEN) -> Generator[None]:
 
 
 def spare_deepspeed() -> None:
-    """Makes DeepSpeed, once it is imported, skip two things that cost a trial seconds and change nothing.
+    """Makes DeepSpeed, when it is imported, skip two steps that take seconds and change nothing.
 
-    ZeRO 1 to 3 import Muon, which no recipe here has, to tell that it is not the optimizer; its functions would be
-    handed to torch.compile as they are defined, which imports inductor: 1.5 s of every trial that compiles nothing.
-    Stage 1 in bf16 prints memory tables, whatever the log level, and collects garbage for each of four: half a second.
+    ZeRO 1 to 3 import Muon, which no recipe has, to check that it is not the optimizer; its functions would be passed
+    to torch.compile at definition, which imports inductor: 1.5 s of every trial that compiles nothing. Stage 1 in bf16
+    prints four memory tables whatever the log level, each after a garbage collection: half a second.
     """
     if not startup.is_on():
         return
@@ -69,16 +71,16 @@ def spare_deepspeed() -> None:
 
 
 def _read_our_models_alone() -> None:
-    """Limits which source files transformers reads before its first import: it reads 1,640 files, twice, to list the
-    names of its models.
+    """Limits the source files that transformers reads at its first import to the files of the models in
+    `architectures`; it would read 1,640 files, twice, to list the names of its models.
 
-    Of the folders of models it then reads those that a `ModelSpec` can be; the others' names are not in `transformers`,
-    though their modules can be imported. A release that goes about it in another way is left to it.
+    Other models' names are then missing in `transformers`, although their modules can be imported. A release with
+    another mechanism is left unchanged.
     """
     spec = importlib.util.find_spec("transformers")
     if spec is None or spec.origin is None:
         return
-    # Its utilities, imported before its `__init__` ran: that one uses the function that is replaced here.
+    # Imports its utilities before its `__init__` runs, because that uses the function replaced here.
     bare = importlib.util.module_from_spec(spec)
     vars(bare)["__version__"] = importlib.metadata.version("transformers")
     sys.modules["transformers"] = bare
@@ -94,7 +96,7 @@ def _read_our_models_alone() -> None:
     def read_ours(path: str | Path) -> Any:
         if Path(path) not in (models, models / "__init__.py"):
             return read(path)
-        # "gemma3_text" is a model type of the folder "gemma3"; a release may have no folder of either name.
+        # "gemma3_text" is a model type of the folder "gemma3"; a release may lack both folders.
         folders = (name if (models / name).is_dir() else name.rpartition("_")[0] for name in architectures.names())
         ours = dict.fromkeys(("auto", *(name for name in folders if name and (models / name).is_dir())))
         return {name: read(str(models / name)) for name in ours}

@@ -1,12 +1,10 @@
-"""Starts the next trial's worker processes while this trial runs: each worker asks its node for its successor. The
-driver asks for those of a session's first trial, which start while Tune's side of it does.
+"""Starts the next trial's worker processes while a trial runs: each worker asks its node for its successor. The driver
+asks for the processes of a session's first trial.
 
-A new process imports torch, Ray Train and transformers before it can do anything: 8 to 14 s of a trial on H200 hosts
-(docs/measurements.md). Ray gives a process that has done nothing yet to any actor of the same job and the same runtime
-environment, so that the next trial's workers find theirs ready. Where Ray does not, they start as they always did.
-
-A process that waits holds 0.8 GiB of the host's memory. Ray keeps it until it is wanted or the job ends, `KEEP_S` at
-the least.
+A new process imports torch, Ray Train and transformers first, which takes 8 to 14 s of a trial on H200 hosts
+(docs/measurements.md). Ray gives an unused process to any actor of the same job and runtime environment, so the next
+trial's workers find theirs ready; otherwise they start in the usual way. A waiting process holds 0.8 GiB of host
+memory. Ray keeps it until it is used or the job ends, at least for `KEEP_S`.
 """
 
 import contextlib
@@ -22,27 +20,27 @@ from trainers import startup
 from trainers.spec import engines
 
 IS_WORKER = "LAYOUT_SEARCH_WORKER"
-"""Environment variable of train workers alone: of all processes of the job, they import what a worker needs."""
+"""Environment variable of train workers only; these processes import a worker's modules."""
 IS_TUNE = "PL_DISABLE_FORK"
-"""Environment variable that Tune sets on its side of a trial, and so for the trial's workers."""
+"""Environment variable that Tune sets for its part of a trial, and so for the trial's workers."""
 KEEP_S = 900
-"""Seconds for which Ray keeps a waiting successor: a longer trial finds none."""
+"""Seconds for which Ray keeps a waiting successor; a longer trial finds none."""
 SPARE_CORES = 2
-"""Spare cores that a node must have for each worker, so that what starts beside a trial does not slow it."""
+"""Spare cores per worker that a node must have, so that starting processes do not slow the trial."""
 _ANSWER_S = 2.0
 
 
 def preload() -> None:
-    """Imports ahead what a worker, or Tune's side of a trial, needs. Ray runs it in every new process, before any work.
+    """Imports in advance the modules of a worker, or of Tune's part of a trial. Ray runs it in every new process before
+    any work, and only afterwards tells the process its share of the cores (see `keep_to_share`).
 
-    Ray tells a process its share of the cores only after this: see `keep_to_share`.
-    None of it may begin with CUDA: a process that has will not see which devices it is given later. Seen with a
-    `libcuda.so.1` of our own that notes each `cuInit`: torch 2.11 for CUDA 13 with transformers 5.17 never calls it.
-    DeepSpeed 0.19.8's import does, told its accelerator or not: a trial of that engine pays the second itself.
+    No import may initialise CUDA, because such a process would not see the devices assigned to it later. Checked with a
+    replacement `libcuda.so.1` that notes each `cuInit`: torch 2.11 for CUDA 13 with transformers 5.17 never calls it.
+    The import of DeepSpeed 0.19.8 does, so trials of that engine import it themselves, which takes a second.
     """
     if not startup.is_on():
         return
-    with contextlib.suppress(Exception):  # it comes up again, and is told, where the trial imports it
+    with contextlib.suppress(Exception):  # the trial's own import raises the error again and reports it
         if IS_WORKER in os.environ:
             importlib.import_module("trainers.trial.worker")
             create = importlib.import_module("trainers.engines.create")
@@ -55,7 +53,7 @@ def preload() -> None:
 
 
 def keep_to_share() -> None:
-    """Gives torch the number of threads that Ray, or the user, has set for this process by now."""
+    """Sets torch's number of threads to OMP_NUM_THREADS, which Ray or the user has set meanwhile."""
     import torch
 
     if (threads := os.environ.get("OMP_NUM_THREADS", "")).isdecimal():
@@ -63,18 +61,15 @@ def keep_to_share() -> None:
 
 
 def have_room(num_cpus: float, num_workers: int, cpus_per_worker: float) -> bool:
-    """Returns whether a node with this many cores has some to spare for the successors of its `num_workers`.
-
-    A worker that drives a GPU uses two, whatever its share is.
+    """Returns whether a node with this many cores has enough to spare for the successors of its `num_workers`. A worker
+    that drives a GPU uses two cores, whatever its share is.
     """
     return num_cpus >= num_workers * (min(2.0, cpus_per_worker) + SPARE_CORES)
 
 
 def ask(num_workers: int, cpus_per_worker: float, *, shares_node: bool = False) -> None:
-    """Asks this process's node for another process like it, where there is room for those of all its `num_workers`, or
-    where the trial `shares_node`, of as many as the node holds.
-
-    A failure has no consequence.
+    """Asks this process's node for another process like it, if the node has room for the successors of all its
+    `num_workers`; of as many as the node holds if the trial `shares_node`. Failures are ignored.
     """
     if not startup.is_on():
         return
@@ -90,10 +85,9 @@ def ask(num_workers: int, cpus_per_worker: float, *, shares_node: bool = False) 
 
 
 def ask_first(workers_of: Mapping[str, int], cpus_per_worker: float, num_trials: int = 1) -> None:
-    """Asks for the processes of a session's first trials: each of these nodes, by Ray's ids, for that many workers, and
-    the driver's for Tune's side of each. They import what they need at the same time, while the search prepares.
-
-    It asks only if a node has room; a failure has no consequence.
+    """Asks for the processes of a session's first trials: on each node (by Ray id) for that many workers, and on the
+    driver's node for Tune's part of each trial. They import modules while the search prepares. Nodes without room are
+    skipped; failures are ignored.
     """
     if not startup.is_on():
         return
@@ -113,12 +107,12 @@ def ask_first(workers_of: Mapping[str, int], cpus_per_worker: float, num_trials:
 
 
 def _text(environment: Mapping[str, Any]) -> str:
-    """Returns an environment as text in the way Ray writes an actor's: Ray compares environments by their text."""
+    """Returns an environment as text in the form of Ray's actors, because Ray compares environments by text."""
     return json.dumps(environment, sort_keys=True, separators=(",", ":"))
 
 
 def _start(node: Mapping[str, Any], num_workers: int, environment: str) -> None:
-    # Ray's own, not of its public interface: the call with which it starts processes ahead of tasks.
+    # Private API of Ray: the call with which it starts processes ahead of tasks.
     from ray._private.grpc_utils import init_grpc_channel
     from ray._private.ray_constants import GLOBAL_GRPC_OPTIONS
     from ray.core.generated import common_pb2, node_manager_pb2, node_manager_pb2_grpc

@@ -1,9 +1,9 @@
-"""Writes `alice.parquet` from the text that Brotli ships among its test data.
+"""Writes `alice.parquet` from the text in Brotli's test data:
 
     pip download --no-deps --no-binary :all: brotli==1.2.1
     python -m trainers.text.make_text brotli-1.2.1.tar.gz
 
-The same input gives the same rows; it need not run again unless the format changes.
+The same input gives the same rows, so it runs again only if the format changes.
 """
 
 import hashlib
@@ -21,8 +21,8 @@ SHA256 = "7467306ee0feed4971260f3c87421154a05be571d944e9cb021a5713700c38f0"
 
 
 def chapters(text: str) -> dict[str, str]:
-    """Returns the text of each chapter by title, heading included, without what comes before the first and after "THE
-    END".
+    """Returns the text of each chapter by title, with its heading; text before the first chapter and from "THE END" on
+    is left out.
 
     Raises:
         ValueError: the text has no chapter or no end.
@@ -39,7 +39,6 @@ def chapters(text: str) -> dict[str, str]:
 
 
 def table(texts: dict[str, str]) -> pa.Table:
-    """Returns the Parquet table of `chapters`."""
     return pa.table(
         {
             "chapter": pa.array(list(texts), pa.string()),

@@ -1,1 +1,1 @@
-"""A training on the workers: the loop of optimizer steps, held-out loss, checkpoints that any layout goes on from."""
+"""A training on the workers: the loop of optimizer steps, held-out loss, checkpoints that any layout can resume."""

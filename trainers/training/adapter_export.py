@@ -1,4 +1,4 @@
-"""Adapters of a checkpoint as peft's files, or added to the weights beside which they were trained."""
+"""Adapters of a checkpoint as peft's files, or merged into the weights beside which they were trained."""
 
 import json
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ def write_files(checkpoint: Path, recipe: Recipe, built: Model, out: Path, *, dt
     """Writes `adapter_model.safetensors` and `adapter_config.json` into the folder `out`.
 
     Raises:
-        ValueError: the checkpoint is of another recipe, or cannot be read.
+        ValueError: the checkpoint belongs to another recipe, or cannot be read.
     """
     tensors: dict[str, torch.Tensor] = {}
     with TensorReader(checkpoint, read_manifest(checkpoint).contents) as reader:
@@ -51,11 +51,11 @@ def write_files(checkpoint: Path, recipe: Recipe, built: Model, out: Path, *, dt
 
 
 def merged(checkpoint: Path, recipe: Recipe, built: Model, base: str) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields each weight of the model in fp32 with its adapter added; those of the model are in the transformers folder
-    `base`, or drawn from the recipe's seed. Where they trained in NF4, the values that this stands for are added to.
+    """Yields each weight of the model in fp32 with its adapter added. The model's weights come from the transformers
+    folder `base`, or from the recipe's seed. Weights that were in NF4 in training are dequantised first.
 
     Raises:
-        ValueError: these are not the weights beside which the adapters were trained, or cannot be read.
+        ValueError: these are not the weights beside which the adapters were trained, or they cannot be read.
     """
     quantised = {f"{block}.{path}" for block in built.block_names for path in recipe.quantised_layers}
     weights, state = dict[str, torch.Tensor](), dict[str, StateTensor]()
@@ -96,7 +96,7 @@ def _adapter(
 
 
 def _frozen_weight(recipe: Recipe, built: Model, name: str, parameter: torch.nn.Parameter, base: str) -> torch.Tensor:
-    """Returns a weight that did not train, in the type that it was stored in."""
+    """Returns a frozen weight in the type in which training stored it."""
     shape = tuple(parameter.shape)
     if base:
         files = WeightFiles(Path(base))

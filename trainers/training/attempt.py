@@ -22,18 +22,16 @@ State = Literal["done", "stopped", "lost", "failed"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class AttemptEnd:
-    """The end of an attempt and its cause."""
-
     state: State
-    """ "done" with its phases, "stopped" by the driver with a checkpoint, "lost" where a worker's process is gone and
-    another attempt may go on, "failed" for a reason that would come again."""
+    """ "done" with its phases; "stopped" by the driver, with a checkpoint; "lost" if a worker process died, so that
+    another attempt may continue; "failed" for a reason that would recur.
+    """
     reason: str = ""
 
 
 def run(job: TrainingJob, storage: Path, nodes: tuple[str, ...] = ()) -> AttemptEnd:
-    """Runs the attempt on `nodes` (Ray's ids; none for all); never raises for what happened on a worker.
-
-    Train's own files go to `storage`.
+    """Runs the attempt on `nodes` (Ray ids; empty for all); never raises for a worker's failure. Train's own files go
+    to `storage`.
     """
     kills = MemoryKills()
     try:
@@ -48,7 +46,7 @@ def run(job: TrainingJob, storage: Path, nodes: tuple[str, ...] = ()) -> Attempt
 
 
 class _Trainer(TorchTrainer):
-    """Without the helper processes that a training has no use for."""
+    """A `TorchTrainer` without helper processes that a training does not need."""
 
     def _initialize_and_run_controller(self, **options: Any) -> Any:
         return super()._initialize_and_run_controller(**lean(options))

@@ -1,4 +1,4 @@
-"""A digest of the weights beside which adapters train: one number for each tensor, whatever ranks hold its parts."""
+"""A digest of the frozen weights beside adapters: a number for each tensor, independent of how ranks divide it."""
 
 import hashlib
 import json
@@ -15,10 +15,10 @@ _INTEGERS = {4: torch.int32, 2: torch.int16, 1: torch.int8}
 
 
 def base_digest(state: Mapping[str, StateTensor]) -> str:
-    """Returns 16 hex digits that follow from every bit of the weights that do not train; "" where all do.
+    """Returns 16 hex digits that depend on every bit of the frozen weights; "" if all weights train.
 
-    A collective where there is a process group. Each value's bits are multiplied by a hash of its place, and sums of
-    whole numbers, which wrap, are the same in every order.
+    A collective if there is a process group. Each value's bits are multiplied by a hash of its index and summed as
+    wrapping integers, so that the order does not matter.
     """
     frozen = {key: state[key] for key in sorted(state) if key.startswith(f"{FROZEN}/")}
     if not frozen:
@@ -38,7 +38,7 @@ def base_digest(state: Mapping[str, StateTensor]) -> str:
 
 
 def _add(row: torch.Tensor, shape: tuple[int, ...], part: TensorPart) -> None:
-    """Adds the values of one box to a tensor's number."""
+    """Adds the values of one part of a tensor to the tensor's number."""
     step = max(1, PIECE_VALUES // max(1, math.prod(part.tensor.shape[1:])))
     for first in range(0, part.tensor.shape[0], step):
         piece = part.tensor[first : first + step].contiguous()

@@ -1,8 +1,8 @@
-"""Checkpoints in one canonical form, written beside the steps.
+"""Writes checkpoints in one canonical form, in the background.
 
-A checkpoint is a folder `step-NUMBER-ATTEMPT` with a file in safetensors' format for each rank, and `manifest.json`,
-which is written last, once every file was read back: without it the folder is none. Tensors have transformers' names
-and shapes and are fp32, so that any engine, layout and number of devices goes on from it.
+A checkpoint is a folder `step-NUMBER-ATTEMPT` with a safetensors file of each rank, and `manifest.json`, which is
+written last, after every file was read back; a folder without it is no checkpoint. Tensors have transformers' names and
+shapes and are fp32, so any engine, layout and number of devices can continue from it.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ from trainers.training.checkpoint_room import checkpoint_gib, disk_shortage, mem
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Written:
-    """A checkpoint that was written, or why it was not."""
+    """A checkpoint that was written, or the error."""
 
     manifest: Manifest
     name: str
@@ -38,7 +38,7 @@ class Written:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class _RankFile:
-    """The file that one rank wrote, with the shape and chunks of each tensor in it, or why it wrote none."""
+    """The file of one rank with the shape and chunks of each tensor in it, or the error."""
 
     file: StoredFile | None = None
     chunks: Mapping[str, tuple[tuple[int, ...], list[StoredChunk]]] = dataclasses.field(
@@ -48,22 +48,22 @@ class _RankFile:
 
 
 class CheckpointWriter:
-    """Writes checkpoints of one engine, one at a time. Every rank has one, and calls its methods together."""
+    """Writes checkpoints of one engine, one at a time. Every rank has one, and all call its methods together."""
 
     def __init__(self, folder: Path, *, keep: int, is_current: Callable[[], bool]) -> None:
         self._folder, self._keep, self._is_current = folder, keep, is_current
-        self._group = _gloo()  # the steps' collectives go on beside those of the writing
+        self._group = _gloo()  # separate from the steps' collectives, which continue meanwhile
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._copies: dict[str, list[torch.Tensor]] = {}
         self._running: Future[Written] | None = None
         self._cuda_device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
 
     def save(self, engine: HasTrainingState, manifest: Manifest) -> Written | None:
-        """Copies the engine's state to host memory and begins to write it; returns the result of the previous one, None
-        for none.
+        """Copies the engine's state to host memory and starts to write it; returns the result of the previous
+        checkpoint, None if there was none.
 
-        Waits if the previous one is still being written. Where the disk lacks room nothing is copied, and the result is
-        there at once.
+        Waits if the previous one is still being written. If the disk lacks room, nothing is copied and the result is
+        available at once.
         """
         began_s = time.perf_counter()
         before = self.finish()
@@ -88,13 +88,11 @@ class CheckpointWriter:
         return before
 
     def disk_shortage(self, engine: HasTrainingState) -> str:
-        """Returns a clause on the disk where it lacks room for a checkpoint; "" for none. A collective."""
+        """Returns a clause if the disk lacks room for a checkpoint, else "". A collective."""
         return disk_shortage(that_train(engine.training_state()), self._folder, self._group)
 
     def memory_shortage(self, engine: HasTrainingState) -> str:
-        """Returns a clause on a host without the memory for the copies of the first checkpoint, "" for none. A
-        collective.
-        """
+        """Returns a clause if a host lacks the memory for the first checkpoint's copies, else "". A collective."""
         return memory_shortage(that_train(engine.training_state()), self._group)
 
     def gib(self, engine: HasTrainingState) -> float:
@@ -103,22 +101,22 @@ class CheckpointWriter:
 
     @property
     def is_done(self) -> bool:
-        """Whether there is something to `finish` without waiting."""
+        """Whether `finish` would return a result without waiting."""
         return self._running is not None and self._running.done()
 
     def finish(self) -> Written | None:
-        """Waits for the checkpoint that is being written; what came of it, None where there is none."""
+        """Waits for the checkpoint in progress and returns its result; None if there is none."""
         running, self._running = self._running, None
         return None if running is None else running.result()
 
     def _copied(self, state: Mapping[str, StateTensor]) -> dict[str, StateTensor]:
-        """Copies of the parts that this rank saves, fp32 in host memory that is used again."""
+        """Returns copies of the parts that this rank saves, in fp32 in reused host memory."""
         copied: dict[str, StateTensor] = {}
         on_cuda = False
         for key, tensor in state.items():
             parts = [part for part in tensor.saved_parts if part.tensor.numel()]
             if key not in self._copies:
-                # Pinned memory takes a tenth of the time that pageable memory takes.
+                # Copies to pinned memory take a tenth of the time of pageable memory.
                 self._copies[key] = [
                     torch.empty(part.tensor.shape, dtype=torch.float32, pin_memory=part.tensor.is_cuda)
                     for part in parts
@@ -135,8 +133,8 @@ class CheckpointWriter:
         return copied
 
     def _write(self, state: Mapping[str, StateTensor], manifest: Manifest, stall_s: float) -> Written:
-        """Runs in the thread, on every rank."""
-        if self._cuda_device is not None:  # a new thread has device 0, where CUDA would begin a context of this rank
+        """Writes this rank's file and completes the checkpoint; runs in the thread, on every rank."""
+        if self._cuda_device is not None:  # a new thread has device 0, where CUDA would create a context for this rank
             torch.cuda.set_device(self._cuda_device)
         name = name_of(manifest)
         path, began_s = self._folder / name, time.perf_counter()
@@ -159,9 +157,8 @@ class CheckpointWriter:
         )
 
     def _complete(self, path: Path, manifest: Manifest, files: list[_RankFile]) -> tuple[str, int]:
-        """Makes what all ranks wrote a checkpoint, and removes old ones; returns why not, "" for none, and its bytes.
-
-        On rank 0. What cannot be one is removed, and the checkpoint before it stays.
+        """Makes the files of all ranks a checkpoint, on rank 0, and removes old ones; returns the error ("" for none)
+        and the bytes. On an error removes the files; the previous checkpoint stays.
         """
         error = next((file.error for file in files if file.error), "")
         size_bytes = 0
@@ -182,7 +179,6 @@ class CheckpointWriter:
 
 
 def name_of(manifest: Manifest) -> str:
-    """Returns the name of the checkpoint's folder."""
     return f"step-{manifest.step:08d}-{manifest.attempt}"
 
 
@@ -211,7 +207,7 @@ def _contents(files: list[_RankFile]) -> Contents:
     """Returns the table of all ranks' files.
 
     Raises:
-        ValueError: together they do not hold each value once.
+        ValueError: together they do not contain each value exactly once.
     """
     shapes: dict[str, tuple[int, ...]] = {}
     chunks: dict[str, list[StoredChunk]] = {}
@@ -228,12 +224,12 @@ def _contents(files: list[_RankFile]) -> Contents:
 
 
 def _gloo() -> dist.ProcessGroup:
-    """Returns a group of all ranks for the agreements of writing, on the host."""
+    """Returns a gloo group of all ranks, for agreements while writing."""
     return cast(dist.ProcessGroup, dist.new_group(backend="gloo"))
 
 
 def _cause(error: Exception) -> str:
-    """Returns the first line of what went wrong."""
+    """Returns the error's first line, or the system's message."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

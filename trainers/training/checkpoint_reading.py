@@ -1,6 +1,5 @@
-"""Reads checkpoints: each rank finds out whether its part of the files is whole, then reads the boxes that it holds.
-
-Files are those of safetensors, placed by the manifest: nothing is unpickled.
+"""Reads checkpoints: each rank checks its part of the files, then reads the parts of tensors that it holds. Files are
+in safetensors' format, located by the manifest, so nothing is unpickled.
 """
 
 import contextlib
@@ -24,11 +23,11 @@ Gather = Callable[[Any], list[Any]]
 
 
 def agree_on_newest(folder: Path, gather: Gather) -> tuple[Path | None, list[Damage]]:
-    """Returns the newest checkpoint in `folder` that is whole, None where there is none at all, and the newer ones that
-    are damaged, which are set aside; a collective, with the same answer on every rank.
+    """Returns the newest undamaged checkpoint in `folder` (None if there is no checkpoint), and newer damaged ones,
+    which it sets aside. A collective with the same result on every rank.
 
     Raises:
-        ValueError: there are some, and none is whole, or ranks see different files.
+        ValueError: all checkpoints are damaged, or ranks see different files.
     """
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
 
@@ -38,12 +37,12 @@ def agree_on_newest(folder: Path, gather: Gather) -> tuple[Path | None, list[Dam
         first = by_rank[finder]
         if first is None or finder == 0:
             return first
-        # A shared folder may be seen late, or wrongly, by one node: rank 0 looks too before a checkpoint is given up.
+        # A node may see a shared folder late or wrongly, so rank 0 checks too before a checkpoint is given up.
         if gather(rank == 0 and damage(path, part=finder, num_parts=num_ranks) is None)[0]:
             raise ValueError(f"rank {finder} finds that {first.reason}, and rank 0 that nothing is wrong: start again")
         return first
 
-    paths: list[Path] = gather(candidates(folder))[0]  # rank 0 says which: a folder may be seen late elsewhere
+    paths: list[Path] = gather(candidates(folder))[0]  # rank 0 decides, because other nodes may see the folder late
     start, damages = newest_whole(folder, look, paths)
     if rank == 0:
         for damaged in damages:
@@ -52,11 +51,11 @@ def agree_on_newest(folder: Path, gather: Gather) -> tuple[Path | None, list[Dam
 
 
 def load(engine: HasTrainingState, path: Path) -> Manifest:
-    """Reads the checkpoint in folder `path` into the engine, each rank its own parts; a collective. Weights that do not
-    train must be in place.
+    """Reads the checkpoint in folder `path` into the engine, each rank its own parts; a collective. Frozen weights must
+    be loaded before.
 
     Raises:
-        ValueError: it is of another format or model, or of adapters beside other weights, or cannot be read.
+        ValueError: it has another format or model, its adapters belong to other weights, or it cannot be read.
     """
     manifest, state = read_manifest(path), engine.training_state()
     check_base(manifest, path, base_digest(state))
@@ -74,10 +73,10 @@ def load(engine: HasTrainingState, path: Path) -> Manifest:
 
 
 def check_base(manifest: Manifest, path: Path, digest: str) -> None:
-    """Checks that weights of this digest are those beside which the checkpoint's adapters were trained.
+    """Checks that the checkpoint's adapters were trained beside the weights with this digest.
 
     Raises:
-        ValueError: they are others.
+        ValueError: they differ.
     """
     if manifest.base != digest:
         raise ValueError(
@@ -88,7 +87,7 @@ def check_base(manifest: Manifest, path: Path, digest: str) -> None:
 
 
 class TensorReader(contextlib.AbstractContextManager["TensorReader"]):
-    """Reads boxes of a checkpoint's tensors; of each file, only what they need."""
+    """Reads parts of a checkpoint's tensors, and only the needed bytes of each file."""
 
     def __init__(self, folder: Path, contents: Contents) -> None:
         self._folder, self._tensors = folder, contents.tensors
@@ -105,7 +104,7 @@ class TensorReader(contextlib.AbstractContextManager["TensorReader"]):
         """Fills the parts of a tensor.
 
         Raises:
-            ValueError: the checkpoint has none of that name and shape, or cannot be read.
+            ValueError: the checkpoint lacks a tensor of that name and shape, or cannot be read.
         """
         stored = self._tensors.get(key)
         if stored is None or stored.shape != tuple(shape):
@@ -116,17 +115,17 @@ class TensorReader(contextlib.AbstractContextManager["TensorReader"]):
                 self._read(chunk, part)
 
     def tensor(self, key: str, shape: tuple[int, ...]) -> torch.Tensor:
-        """Returns all of a tensor.
+        """Returns a whole tensor.
 
         Raises:
-            ValueError: see `read`.
+            ValueError: as for `read`.
         """
         tensor = torch.empty(shape, dtype=torch.float32)
         self.read(key, shape, [TensorPart(offsets=(0,) * len(shape), tensor=tensor)])
         return tensor
 
     def _read(self, chunk: StoredChunk, part: TensorPart) -> None:
-        """Copies what lies in both the chunk and the part."""
+        """Copies the intersection of the chunk and the part."""
         sizes = tuple(part.tensor.shape)
         firsts = [max(pair) for pair in zip(chunk.offsets, part.offsets, strict=True)]
         lasts = [
@@ -154,7 +153,7 @@ class TensorReader(contextlib.AbstractContextManager["TensorReader"]):
 
 
 def _box(firsts: Sequence[int], lasts: Sequence[int], offsets: Sequence[int]) -> tuple[slice, ...]:
-    """Returns the box as indices of a tensor that begins at `offsets`."""
+    """Returns a box as slices of a tensor that begins at `offsets`."""
     return tuple(
         slice(first - offset, last - offset) for first, last, offset in zip(firsts, lasts, offsets, strict=True)
     )

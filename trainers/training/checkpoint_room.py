@@ -1,4 +1,4 @@
-"""Whether a checkpoint finds room, in the hosts' memory and on the disk, told before anything is copied or written."""
+"""Checks whether host memory and disk have room for a checkpoint, before anything is copied or written."""
 
 import shutil
 import socket
@@ -17,7 +17,7 @@ _FP32_BYTES = 4
 
 
 def disk_shortage(state: Mapping[str, StateTensor], folder: Path, group: dist.ProcessGroup) -> str:
-    """Returns a clause on the disk of `folder` where it lacks room for a checkpoint; "" for none. A collective."""
+    """Returns a clause if the disk of `folder` lacks room for a checkpoint, else "". A collective."""
     free = _free_bytes(folder) if dist.get_rank(group) == 0 else None
     answers = _gathered((_saved_bytes(state), free), group)
     needed_bytes, free_bytes = sum(own_bytes for own_bytes, _ in answers), answers[0][1]
@@ -32,7 +32,7 @@ def checkpoint_gib(state: Mapping[str, StateTensor], group: dist.ProcessGroup) -
 
 
 def memory_shortage(state: Mapping[str, StateTensor], group: dist.ProcessGroup) -> str:
-    """Returns a clause on the first host whose memory cannot hold its ranks' copies; "" for none. A collective."""
+    """Returns a clause on the first host whose memory cannot hold its ranks' copies, else "". A collective."""
     needed_bytes: Counter[str] = Counter()
     available_bytes: dict[str, int] = {}
     for host, own_bytes, available in _gathered(

@@ -1,4 +1,4 @@
-"""A checkpoint as a transformers folder: `from_pretrained` gives the model that was trained, or peft its adapters."""
+"""Writes a checkpoint as a transformers folder: `from_pretrained` loads the trained model, or peft its adapters."""
 
 import re
 import shutil
@@ -22,8 +22,8 @@ from trainers.training.checkpoint_reading import TensorReader
 
 _OF_ENGINES = tuple(package for rules in engines.registered() for package in rules.packages)
 UNUSED = () if "transformers" in sys.modules else (*import_stubs.HIDDEN, *_OF_ENGINES)
-"""Modules that transformers would import, and that warn of what they do not find. Where it was imported before it
-relies on those that it saw.
+"""Modules that transformers would import although unneeded, and that warn about missing parts. If transformers was
+imported before, it relies on the modules that it found.
 """
 
 with import_stubs.imports(UNUSED):
@@ -34,19 +34,18 @@ _CARRIED = re.compile(
     r"generation_config\.json|chat_template\..+|tokenizer.*|special_tokens_map\.json|added_tokens\.json|vocab\..+"
     r"|merges\.txt"
 )
-"""Files of a transformers folder that are its tokenizer, its chat template, and how it generates."""
+"""Files of a transformers folder for its tokenizer, its chat template and its generation settings."""
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @import_stubs.imports(UNUSED)
 def export(checkpoint: Path, recipe: Recipe, out: Path, *, dtype: str = "fp32", base: str = "") -> None:
     """Writes the weights of `checkpoint` with the model's configuration into the folder `out`, in one process. Adapters
-    are merged into the weights of the transformers folder `base`, or into those of the recipe's seed.
-
-    Host memory holds the model once, in fp32; where adapters are merged also in the type that it trained in.
+    are merged into the weights of the transformers folder `base`, or of the recipe's seed. Host memory holds the model
+    once in fp32, and for merging also in the type in which it was trained.
 
     Raises:
-        ValueError: the checkpoint is of another model or beside other weights, or cannot be read.
+        ValueError: the checkpoint belongs to another model or to other frozen weights, or cannot be read.
     """
     if recipe.balance_loss == "bias":
         raise ValueError(
@@ -69,11 +68,11 @@ def export(checkpoint: Path, recipe: Recipe, out: Path, *, dtype: str = "fp32", 
 
 @import_stubs.imports(UNUSED)
 def export_adapters(checkpoint: Path, recipe: Recipe, out: Path, *, dtype: str = "fp32", base: str = "") -> None:
-    """Writes the adapters of `checkpoint` into the folder `out` as peft's files: `PeftModel.from_pretrained` adds them
-    to a model of the weights `base`.
+    """Writes the adapters of `checkpoint` into the folder `out` as peft's files, for `PeftModel.from_pretrained` on a
+    model with the weights `base`.
 
     Raises:
-        ValueError: the checkpoint is of another recipe, or cannot be read.
+        ValueError: the checkpoint belongs to another recipe, or cannot be read.
     """
     built = model.build(recipe.model, attention="eager")
     adapter_export.write_files(checkpoint, recipe, built, out, dtype=DTYPES[dtype], base=base)
@@ -87,11 +86,13 @@ def _stored(checkpoint: Path, module: torch.nn.Module) -> Iterator[tuple[str, to
 
 def write_tokenizer(recipe: Recipe, out: Path, *, initial_weights: str = "") -> bool:
     """Writes the tokenizer of the recipe's data, with its chat template, into the folder `out`; returns whether one is
-    known: that which `platform.prepare` used, one that has the bytes of a text for its ids, or that of the folder of
-    `initial_weights`, of which the settings of generation are carried along in any case.
+    known.
+
+    It is the tokenizer that `platform.prepare` used, a byte tokenizer if ids are bytes, or the one in the folder
+    `initial_weights`, whose generation settings are copied in any case.
 
     Raises:
-        ValueError: a file of these folders is a link out of it.
+        ValueError: a file of these folders is a link to a place outside.
     """
     folder = Path(recipe.data)
     carried = [path for path in _files(initial_weights) if _CARRIED.fullmatch(path.name)]
@@ -109,8 +110,8 @@ def write_tokenizer(recipe: Recipe, out: Path, *, initial_weights: str = "") -> 
 
 
 def _content(path: Path) -> bytes:
-    """Returns the content of a file of somebody's folder. A link may lead to another place of the hub's cache that the
-    folder is in: elsewhere may be a file that only this user can read.
+    """Returns the content of a file of a foreign folder. A link may lead within the hub's cache that contains the
+    folder; other targets may be files that only this user can read.
     """
     folder, target = path.parent.resolve(), path.resolve()
     if not target.is_relative_to(folder.parents[1] if folder.parent.name == "snapshots" else folder):
@@ -131,8 +132,8 @@ def _byte_tokenizer() -> Any:
     import transformers
     from tokenizers import decoders, models, pre_tokenizers
 
-    # The characters by which byte-level tokenizers name bytes (openai/gpt-2's `bytes_to_unicode`): printable Latin-1
-    # bytes their own, the others those from 256 on.
+    # Byte-level tokenizers name bytes by characters (openai/gpt-2's `bytes_to_unicode`): printable Latin-1 bytes by
+    # themselves, other bytes by the characters from 256 on.
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printable]
     names = {byte: chr(byte) for byte in printable} | {byte: chr(256 + place) for place, byte in enumerate(others)}
@@ -145,5 +146,5 @@ def _byte_tokenizer() -> Any:
 
 @import_stubs.imports(UNUSED)
 def write_config(spec: ModelSpec, out: Path) -> None:
-    """Writes the `config.json` of the model, without dropout, into the folder `out`."""
+    """Writes the model's `config.json`, without dropout, into the folder `out`."""
     model.build(spec, attention="eager").module.config.save_pretrained(out)

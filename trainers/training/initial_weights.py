@@ -1,4 +1,4 @@
-"""The weights of a transformers folder as the first ones: each rank reads its own parts, nothing is downloaded."""
+"""Initial weights from a transformers folder: each rank reads its own parts; nothing is downloaded."""
 
 import contextlib
 import dataclasses
@@ -26,19 +26,19 @@ if TYPE_CHECKING:  # a worker imports transformers by `trainers.startup.import_s
 
 _INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
 _DTYPES = ("F32", "BF16", "F16")
-"""Types whose numbers are the weights. Those of fewer bits are so only by factors that stand elsewhere."""
+"""Types whose numbers are the weights themselves; types with fewer bits need factors stored elsewhere."""
 _ROTARY = r"rotary_emb\.inv_freq$"
-"""Frequencies that files of former versions have in each block; they follow from the configuration."""
+"""Frequencies in each block of older files; they follow from the configuration."""
 _MOST_NAMED = 3
 _BLOCK_ROWS = 4096
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Stored:
-    """The tensors of a folder that are one parameter."""
+    """The stored tensors that make up one parameter."""
 
     names: tuple[tuple[str, ...], ...]
-    """The tensors of each expert, joined by rows; of another parameter a single one."""
+    """Tensors of each expert, concatenated along rows; for other parameters a single tensor."""
     is_stacked: bool = False
     """Whether the parameter has the experts as its first dimension."""
 
@@ -62,8 +62,8 @@ class WeightFiles:
             raise ValueError(f"{folder} holds neither {_SINGLE} nor {_INDEX}: save the model there as safetensors")
 
     def find(self, name: str, base: str, architecture: str) -> Stored:
-        """Returns the tensors of a parameter: that of its own name, of one without the model's `base` prefix as in
-        files of the bare model, or others that files of the `architecture` have, as its experts one by one.
+        """Returns the tensors of a parameter: under its own name, without the model's `base` prefix as in files of the
+        bare model, or in another form that files of `architecture` have, such as one tensor per expert.
 
         Raises:
             ValueError: the folder has no such parameter.
@@ -81,7 +81,7 @@ class WeightFiles:
         raise ValueError(f"{self._folder} has no weight {name}: it is of another model")
 
     def _experts(self, parts: Sequence[str]) -> Iterator[tuple[str, ...]]:
-        """Yields the tensors of each expert; those of a parameter without experts once."""
+        """Yields the tensor names of each expert; for a parameter without experts its names, once."""
         for expert in itertools.count():
             names = tuple(part.format(expert=expert) for part in parts)
             if not self._file_of.keys() >= set(names):
@@ -91,10 +91,10 @@ class WeightFiles:
                 return
 
     def check_tensor(self, stored: Stored, name: str, shape: tuple[int, ...]) -> None:
-        """Checks that stored tensors can be the parameter `name`, of that shape.
+        """Checks that stored tensors can be the parameter `name` of that shape.
 
         Raises:
-            ValueError: they have another shape, or numbers that are no weights.
+            ValueError: they have another shape, or a type whose numbers are not weights.
         """
         shapes = set[tuple[int, ...]]()
         for names in stored.names:
@@ -115,13 +115,12 @@ class WeightFiles:
         return shape
 
     def check(self, model: "PreTrainedModel") -> None:
-        """Checks that the folder's tensors are the model's parameters, all of them and none besides, and that its
-        routers have values.
-
-        What transformers leaves out as well counts as none, and so does a second copy of a tied table.
+        """Checks that the folder's tensors are exactly the model's parameters, and that its routers are not all zeros.
+        Tensors that transformers ignores too, and a second copy of a tied table, do not count.
 
         Raises:
-            ValueError: they are not, or have not; the first ones that are not are named.
+            ValueError: tensors are missing, surplus or of wrong shape, or a router is all zeros; the first ones are
+                named.
         """
         base, kind, used = model.base_model_prefix, model.config.model_type, dict[torch.nn.Parameter, Stored]()
         unused = self._names()
@@ -146,10 +145,11 @@ class WeightFiles:
             )
 
     def _check_router(self, stored: Stored, name: str, architecture: str) -> None:
-        """Checks that the parameter `name`, if it is a router's, chooses: all zeros send every token the same way.
+        """Checks that the parameter `name`, if it is a router's, is not all zeros, which would send every token the
+        same way.
 
         Raises:
-            ValueError: it does not.
+            ValueError: it is all zeros.
         """
         family = architecture_of(architecture)
         if not isinstance(family, WithExperts) or not name.endswith(f".{family.router}.weight"):
@@ -162,7 +162,7 @@ class WeightFiles:
             )
 
     def _names(self) -> set[str]:
-        """Returns the names of all tensors of the files, those that the index leaves out too."""
+        """Returns the names of all tensors in the files, including tensors that the index omits."""
         names = set[str]()
         for file_name in sorted(set(self._file_of.values())):
             with _opened(self._folder / file_name) as file:
@@ -170,7 +170,9 @@ class WeightFiles:
         return names
 
     def _are_equal(self, stored: str, other: str) -> bool:
-        """Returns whether two stored tensors have the same values; rows at a time, since a table is large."""
+        """Returns whether two stored tensors have the same values; compares some rows at a time, because tables are
+        large.
+        """
         with (
             _opened(self._folder / self._file_of[stored]) as file,
             _opened(self._folder / self._file_of[other]) as other_file,
@@ -197,10 +199,10 @@ class WeightFiles:
 
 
 def _placed(index: Path) -> dict[str, str]:
-    """Returns the file of each tensor, as an index states it.
+    """Returns the file of each tensor, as stated by an index.
 
     Raises:
-        InputError: it states none, or one in another folder.
+        InputError: the index states none, or one in another folder.
     """
     placed: Any = read_json(index, links=True).get("weight_map")
     if not isinstance(placed, dict) or not all(isinstance(name, str) for name in placed.values()):  # type: ignore[reportUnknownVariableType]
@@ -211,11 +213,11 @@ def _placed(index: Path) -> dict[str, str]:
 
 
 def load(engine: Engine, folder: Path) -> None:
-    """Fills the engine's weights from the folder, each rank its own parts, but adapters; a collective. Weights in NF4,
-    whose scales have a mean over the whole of each, are read and quantised whole, one at a time.
+    """Fills the engine's weights, except adapters, from the folder, each rank its own parts; a collective. NF4 weights
+    are read and quantised whole, one at a time, because the mean of their scales is over the whole weight.
 
     Raises:
-        ValueError: the folder holds another model, or cannot be read.
+        ValueError: the folder has another model, or cannot be read.
     """
     files, model = WeightFiles(folder), engine.models[0]
     state = engine.training_state()
@@ -235,13 +237,13 @@ def load(engine: Engine, folder: Path) -> None:
 
 
 def _quantise(files: WeightFiles, engine: Engine, state: Mapping[str, StateTensor], path: str) -> None:
-    """Fills the parts in NF4 of the weight of the layer at `path`."""
+    """Fills the NF4 parts of the weight of the layer at `path`."""
     model, (rows, half) = engine.models[0], state[f"{FROZEN}/{path}.{CODES}"].shape
     name, shape = f"{path}.weight", (rows, 2 * half)
     stored = files.find(name, model.module.base_model_prefix, model.spec.architecture)
     files.check_tensor(stored, name, shape)
     frozen = (tensor for key, tensor in state.items() if key.startswith(f"{FROZEN}/") and not is_quantised(key))
-    like = next(part.tensor for tensor in frozen for part in tensor.parts)  # of the type of the products
+    like = next(part.tensor for tensor in frozen for part in tensor.parts)  # has the type of the products
     for part_name, values in nf4.quantised_parts(path, files.read(stored, (0, 0), shape).to(like)):
         for part in state[f"{FROZEN}/{part_name}"].parts:
             box = zip(part.offsets, part.tensor.shape, strict=True)

@@ -36,7 +36,7 @@ _MOST_STEPS = 1000
 
 @dataclasses.dataclass(slots=True)
 class _Pending:
-    """Steps since the last report. Results lie on the device until then."""
+    """Steps since the last report, whose results are still on the device."""
 
     results: list[StepResult] = dataclasses.field(default_factory=list[StepResult])
     rates: list[float] = dataclasses.field(default_factory=list[float])
@@ -45,7 +45,7 @@ class _Pending:
 
 
 class TrainingLoop:
-    """Trains one engine from where `manifest` stands, or from the beginning."""
+    """Trains one engine from the checkpoint of `manifest`, or from the beginning."""
 
     def __init__(
         self,
@@ -77,15 +77,15 @@ class TrainingLoop:
         self._records = RecordFile(self._folder / RECORDS, is_current=lambda: worker.is_current)
         self._checked = False
         self._batch: BatchPoint | None = None
-        """Of the last step."""
+        """Batch point of the last step."""
         self._allowed_s: float | None = self._job.first_step_s
-        """Of the next part of a step: None for what the watchdog allows by itself."""
+        """Seconds allowed for the next part of a step; None for the watchdog's own limit."""
         self._steps_begun = 0
-        """Parts of steps that were handed to the device since the last report."""
+        """Parts of steps given to the device since the last report."""
         self._report_every = 1
 
     def _check_position(self, manifest: Manifest) -> None:
-        """Checks that the data are cut into as many sequences as when the checkpoint was written."""
+        """Checks that the data have as many sequences as when the checkpoint was written."""
         position = self._source.position_after(manifest.samples)
         if (position.epoch, position.sample) != (manifest.epoch, manifest.sample):
             raise RungFailure(
@@ -98,7 +98,7 @@ class TrainingLoop:
             )
 
     def run(self) -> str:
-        """Runs steps until the attempt's phases are over; returns "done", or "stopped" at the driver's request."""
+        """Runs steps until the attempt's phases end; returns "done", or "stopped" at the driver's request."""
         self._records.add(
             Begun(
                 attempt=self._job.attempt,
@@ -129,7 +129,7 @@ class TrainingLoop:
             if len(pending.results) >= self._report_every or is_over or due or saves:
                 late, stop = self._report(phase, pending)
                 stopped = stop is not None
-                if due and stop != STOP_UNSAVED:  # those steps are done again
+                if due and stop != STOP_UNSAVED:  # these steps will be repeated
                     self._validate()
                 if keeps and (stop != STOP_UNSAVED if stopped else saves or late or is_over):
                     self._save()
@@ -138,27 +138,27 @@ class TrainingLoop:
         return "stopped" if stopped and self._phase() is not None else "done"
 
     def _prepare(self) -> None:
-        """Lets what may fail later do so before the first step: memory for copies, a held-out loss, a checkpoint."""
+        """Tries before the first step work that may fail later: memory for copies, a held-out loss, a checkpoint."""
         if shortage := self._writer.memory_shortage(self._engine):
             raise RungFailure(Outcome.FAILED, shortage, phase="first checkpoint", rank=self._rank)
         begins = self._saved_step < 0
         if begins and self._validator.is_on:
             self._validate()
-        if begins and self._plan.initial_weights:  # a seed gives its weights again, a folder may change
+        if begins and self._plan.initial_weights:  # a seed gives its weights again, but a folder may change
             self._save()
-            if self._writer.is_done:  # for want of room
+            if self._writer.is_done:  # for lack of room
                 self._records.add_checkpoint(self._writer.finish())
         elif shortage := self._writer.disk_shortage(self._engine):
             self._records.add(NotSaved(attempt=self._job.attempt, step=self._step, reason=shortage))
 
     def _phase(self) -> TrainingPhase | None:
-        """Returns the phase of the next step; None where it is on another layout, or the training is over."""
+        """Returns the phase of the next step; None if it has another layout, or the training has ended."""
         phase = self._plan.phase_at(self._tokens)
         return phase if phase is not None and phase.layout == self._job.layout else None
 
     def _one_step(self, phase: TrainingPhase, pending: _Pending) -> None:
         worker, layout = self._worker, self._job.layout
-        if phase.batch != self._batch:  # what is compiled is compiled anew for another micro-batch
+        if phase.batch != self._batch:  # code is compiled anew for another micro-batch
             self._batch, self._allowed_s = phase.batch, self._job.first_step_s
         began_s = time.perf_counter()
         position = self._source.position_after(self._samples)
@@ -169,7 +169,7 @@ class TrainingLoop:
                 phase.batch, data_parallel=layout.data_parallel, rank=coordinate, micro_step=micro_step
             )
             tokens = torch.from_numpy(self._source.tokens(position, indices))
-            if worker.device.type == "cuda":  # from pageable memory the copy may wait for the steps before it
+            if worker.device.type == "cuda":  # a copy from pageable memory may wait for earlier steps
                 tokens = tokens.pin_memory()
             micro_batches.append(tokens.to(worker.device, non_blocking=True))
         pending.data_s += time.perf_counter() - began_s
@@ -187,12 +187,12 @@ class TrainingLoop:
             self._check_engine(phase)
 
     def begin(self, phase: StepPhase) -> None:
-        """Tells the watchdog that a part of a step begins; the engine calls it."""
+        """Tells the watchdog that a part of a step begins; called by the engine."""
         self._worker.watchdog.beat(phase, allowed_s=self._allowed_s, pending=self._steps_begun)
         self._steps_begun += 1
 
     def _check_engine(self, phase: TrainingPhase) -> None:
-        """Checks that the engine runs what the plan says; once, after its first step."""
+        """Checks, after the engine's first step, that its settings equal the plan's."""
         recipe = dataclasses.replace(self._plan.recipe, learning_rate=self._rate or self._plan.recipe.learning_rate)
         accum = phase.batch.grad_accum
         wrong = engines.mismatches(self._engine.in_effect(), recipe, self._job.layout, grad_accum=accum)
@@ -201,10 +201,8 @@ class TrainingLoop:
         self._checked = True
 
     def _report(self, phase: TrainingPhase, pending: _Pending) -> tuple[bool, str | None]:
-        """Records the pending steps; whether a checkpoint is due by the clock, and what the driver's request to end the
-        attempt says, None for none.
-
-        The same on every rank.
+        """Records the pending steps. Returns whether a checkpoint is due by the clock, and the text of the driver's
+        request to end the attempt (None for no request); the same on every rank.
         """
         self._worker.activity = f"step {self._step}"
         losses = losses_of(pending.results, self._worker.gather)
@@ -251,7 +249,7 @@ class TrainingLoop:
         return late, stop
 
     def _stop(self) -> str | None:
-        """Returns the text of the driver's request to end the attempt; None for none."""
+        """Returns the text of the driver's request to end the attempt; None if there is none."""
         if not self._worker.is_current:
             return STOP_UNSAVED
         path = self._folder / STOP
@@ -276,7 +274,7 @@ class TrainingLoop:
     def _validate(self) -> None:
         began_s = time.perf_counter()
         self._worker.activity = f"held-out loss after step {self._step}"
-        before, self._allowed_s = self._allowed_s, self._job.first_step_s  # without gradients it is compiled anew
+        before, self._allowed_s = self._allowed_s, self._job.first_step_s  # compiled anew without gradients
         held_out = self._validator.loss(self._engine, self._worker.gather, self.begin)
         self._allowed_s, self._steps_begun = before, 0
         now_s = time.perf_counter()
@@ -298,7 +296,7 @@ class TrainingLoop:
         if self._saved_step == self._step:
             return
         self._worker.activity = f"checkpoint of step {self._step}"
-        self._worker.watchdog.pause()  # a disk that others use too is no hang
+        self._worker.watchdog.pause()  # slow writing to a shared disk is no hang
         counters, position = self._engine.counters(), self._source.position_after(self._samples)
         manifest = Manifest(
             format=FORMAT,
@@ -340,9 +338,8 @@ class TrainingLoop:
 
 
 def diverged(first_step: int, losses: Sequence[float], norms: Sequence[float], *, skips: bool) -> str:
-    """Returns a clause on the first step with a loss or a gradient norm that is no number; "" for none.
-
-    A step without a finite norm leaves weights that are no numbers, unless it `skips` its update, as fp16 does.
+    """Returns a clause on the first step with a loss or gradient norm that is not finite; "" if there is none. A step
+    with such a norm leaves NaN weights unless it `skips` its update, as fp16 does.
     """
     for step, (loss, norm) in enumerate(zip(losses, norms, strict=True), start=first_step):
         if not math.isfinite(loss):

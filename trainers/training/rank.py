@@ -1,4 +1,4 @@
-"""One rank of a training, as its loop sees it: the job, the device, what watches it, and what all ranks agree on."""
+"""One rank of a training as its loop sees it: the job, the device, the watchdog, and agreement among ranks."""
 
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,12 @@ from trainers.records.training_files import ATTEMPT
 
 
 class TrainingRank:
-    """One rank of a training."""
-
     def __init__(self, job: TrainingJob, started_s: float) -> None:
         self.job, self._started_s = job, started_s
         on_cuda = job.cluster.device_kind == "cuda"
         self.device = torch.device("cuda", torch.cuda.current_device()) if on_cuda else torch.device("cpu")
         self.meter: Meter = CudaMeter() if on_cuda else CpuMeter(job.cluster.device_memory_gib)
-        # Small host-side agreements go over gloo, so that they take neither device memory nor device time.
+        # Small agreements between hosts use gloo, so that they take neither device memory nor device time.
         self._control = dist.new_group(backend="gloo") if on_cuda else dist.group.WORLD
         self.watchdog = Watchdog(floor_s=job.hang_floor_s, on_hang=lambda *_: None)
         self.activity = "start-up"
@@ -40,4 +38,4 @@ class TrainingRank:
         try:
             return last_attempt(Path(self.job.folder, ATTEMPT)) in (0, self.job.attempt)
         except ValueError:
-            return True  # a file system that is slow or full says nothing of attempts
+            return True  # a slow or full file system says nothing about attempts

@@ -1,4 +1,4 @@
-"""The Tune trainable of a learning rate: one short training, and the held-out loss that it came to."""
+"""The Tune trainable of a learning rate: a short training and its last held-out loss."""
 
 import math
 from collections.abc import Mapping
@@ -15,8 +15,8 @@ from trainers.training import attempt
 
 
 def run_rate(config: Mapping[str, Any]) -> None:
-    """Runs the `TrainingJob` in `config["jobs"][config["index"]]`; reports its last held-out loss, infinity where there
-    is none or it is no number, and why.
+    """Runs the `TrainingJob` in `config["jobs"][config["index"]]`; reports its last held-out loss and the reason if it
+    failed. The loss is infinite if there is none or it is not finite.
     """
     job = from_json(TrainingJob, config["jobs"][config["index"]])
     attempt_end = attempt.run(job, Path(config["storage"]), tuple(config["nodes"]))

@@ -1,4 +1,4 @@
-"""The file of a training's records, as rank 0 writes it."""
+"""The file of a training's records, written by rank 0."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,21 +11,21 @@ from trainers.training.checkpoint import Written
 
 
 class RecordFile:
-    """Appends records on rank 0 while `is_current`; on a full disk it does so later, and the steps go on."""
+    """Appends records on rank 0 while `is_current`; if the disk is full, retries later, so that steps continue."""
 
     def __init__(self, path: Path, *, is_current: Callable[[], bool]) -> None:
         self._path, self._is_current = path, is_current
         self._unwritten: list[Record] = []
 
     def add(self, record: Record) -> None:
-        """Appends the record, after those that found no room before."""
+        """Appends the record, after earlier ones that could not be written."""
         if dist.get_rank() or not self._is_current():
             return
         self._unwritten.append(record)
         self._write()
 
     def add_checkpoint(self, written: Written | None) -> None:
-        """Appends what came of a checkpoint; nothing for None."""
+        """Appends the result of a checkpoint; nothing for None."""
         if written is None:
             return
         attempt, step = written.manifest.attempt, written.manifest.step
@@ -43,7 +43,7 @@ class RecordFile:
         self.add(saved)
 
     def finish(self) -> bool:
-        """Tries once more what found no room; whether all records are on disk."""
+        """Tries again to write pending records; returns whether all are on disk."""
         self._write()
         return not self._unwritten
 

@@ -1,9 +1,9 @@
-"""Says why a folder's weights are none of a recipe's model; run as a process of its own, on no device.
+"""Checks whether a folder's weights fit a recipe's model. Runs as a process of its own, without a device:
 
     python -m trainers.training.start_check < QUESTION.json
 
-The question has the recipe's `ModelSpec` as "recipe", that of the folder's `config.json` as "held", and "folder".
-Prints `{"reason": ""}`, or with a clause in it.
+The question has the recipe's `ModelSpec` as "recipe", the `ModelSpec` of the folder's `config.json` as "held", and
+"folder". Prints `{"reason": ""}`, or a clause as the reason if they do not fit.
 """
 
 import json
@@ -21,9 +21,8 @@ with import_stubs.imports():
 
 
 def reason_against(recipe: ModelSpec, held: ModelSpec, folder: Path) -> str:
-    """Returns why the weights in `folder`, which holds the model `held`, are none of the recipe's; empty if they are.
-
-    Every difference of the mathematics is named, else the first tensor that does not fit.
+    """Returns the reason why the weights in `folder`, which has the model `held`, do not fit the recipe's; empty if
+    they do. States every difference of the mathematics, otherwise the first tensor that does not fit.
     """
     if differing := differences(held, recipe):
         clauses = "; ".join(map(clause, differing))
@@ -39,7 +38,7 @@ def reason_against(recipe: ModelSpec, held: ModelSpec, folder: Path) -> str:
 
 
 def main() -> None:
-    """Reads the question from standard input, and prints the reason as one line of JSON."""
+    """Reads the question from standard input, and prints the reason as a line of JSON."""
     question = json_object(sys.stdin.read())
     recipe, held = (from_json(ModelSpec, question[name]) for name in ("recipe", "held"))
     print(json.dumps({"reason": reason_against(recipe, held, Path(question["folder"]))}))

@@ -1,6 +1,5 @@
-"""The file of one rank of a checkpoint, in the format of safetensors: written and summed in one pass.
-
-safetensors' own `save_file` neither gives a checksum of what it writes nor says what the system said of a full disk.
+"""The file of one rank of a checkpoint in safetensors' format, written and checksummed in one pass. safetensors'
+`save_file` neither gives a checksum nor reports the system's error for a full disk.
 """
 
 import json
@@ -20,7 +19,7 @@ _BLOCK_BYTES = 4 * 2**20
 
 
 def write(path: Path, tensors: Mapping[str, torch.Tensor]) -> StoredFile:
-    """Writes contiguous fp32 tensors of the host, and returns the file once it is on disk.
+    """Writes contiguous fp32 tensors in host memory; returns the file when it is on disk.
 
     Raises:
         OSError: it cannot be written in full.
@@ -29,7 +28,7 @@ def write(path: Path, tensors: Mapping[str, torch.Tensor]) -> StoredFile:
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
     with os.fdopen(os.open(path, flags, 0o644), "wb", buffering=0) as file:
         for data in (memoryview(_header(tensors)), *map(_bytes, tensors.values())):
-            for first in range(0, len(data), _BLOCK_BYTES):  # summed while it is still in the processor's cache
+            for first in range(0, len(data), _BLOCK_BYTES):  # checksummed while still in the processor's cache
                 block = data[first : first + _BLOCK_BYTES]
                 checksum = zlib.crc32(block, checksum)
                 while block:
@@ -40,7 +39,7 @@ def write(path: Path, tensors: Mapping[str, torch.Tensor]) -> StoredFile:
 
 
 def _header(tensors: Mapping[str, torch.Tensor]) -> bytes:
-    """Returns the length and the JSON that stand before the values."""
+    """Returns the length and the JSON that precede the values."""
     entries: dict[str, Any] = {}
     end = 0
     for key, tensor in tensors.items():

@@ -1,9 +1,10 @@
-"""A training without Ray, each rank started by torchrun: `torchrun --nproc-per-node N -m trainers.training.torchrun
-FOLDER`.
+"""A training without Ray, each of whose ranks torchrun starts.
 
-FOLDER is a training's folder as `platform.train` makes it, so that either goes on where the other stopped. Where a rank
-dies torchrun ends the others, and the same command goes on from the newest checkpoint.
-Exit codes: 0 trained, 1 failed, 2 bad input.
+    torchrun --nproc-per-node N -m trainers.training.torchrun FOLDER
+
+FOLDER is a training's folder made by `platform.train`; each of the two commands can continue the other's training. If a
+rank dies torchrun ends the others, and the same command continues from the newest checkpoint. Exit codes: 0 trained, 1
+failed, 2 bad input.
 """
 
 import argparse
@@ -46,7 +47,7 @@ from trainers.training.worker import TrainingWorker
 
 _COLLECTIVE_TIMEOUT_S = 900
 _LINE_S = 5.0
-"""Interval of two lines of progress."""
+"""Seconds between two lines of progress."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -89,7 +90,7 @@ def _plan(folder: Path) -> TrainingPlan:
     """Returns the plan of the training in `folder`.
 
     Raises:
-        ValueError: it holds none that this version reads.
+        ValueError: it has no plan that this version reads.
     """
     path = folder / PLAN
     try:
@@ -146,7 +147,7 @@ def _train(
                     worker.fail(error)
                 except RungFailure as failure:
                     print(f"rank {rank}: {failure.reason}", file=sys.stderr, flush=True)
-                    os._exit(1)  # the other ranks may wait for this one: torchrun ends them
+                    os._exit(1)  # other ranks may wait for this one; torchrun ends them
             dist.barrier()
             if options.steps is not None:
                 return _fail(f"Ended after {options.steps} steps.", rank)
@@ -187,14 +188,13 @@ def _locks(file: int) -> bool:
 
 
 def _agreed(own_answer: bool) -> bool:
-    """Returns rank 0's answer on every rank."""
     answer = [own_answer]
     dist.broadcast_object_list(answer)
     return answer[0]
 
 
 def _next_attempt(folder: Path) -> int:
-    """Begins a new attempt, whose number is the same on every rank."""
+    """Begins a new attempt; returns its number, the same on every rank."""
     number = [0]
     if dist.get_rank() == 0:
         path = folder / ATTEMPT
@@ -208,9 +208,9 @@ def _next_attempt(folder: Path) -> int:
 
 
 def _follow(folder: Path, tokens: int) -> None:
-    """Prints what the training records, a line of progress now and then."""
+    """Prints the training's records, with a line of progress at intervals."""
     reader, last_s = Reader(folder / RECORDS), -_LINE_S
-    reader.read()  # what earlier attempts wrote
+    reader.read()  # skips records of earlier attempts
     while True:
         time.sleep(0.2)
         for record in reader.read():

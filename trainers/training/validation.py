@@ -18,25 +18,25 @@ from trainers.spec.layout import Layout
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class HeldOut:
-    """Holds what the held-out sequences show, the same on every rank and for every layout."""
+    """Results on the held-out sequences, equal on every rank and for every layout."""
 
     loss: float
     tokens_of_experts: tuple[tuple[int, ...], ...] = ()
-    """Tokens that go to each expert, block by block; none in a model without experts."""
+    """Number of tokens routed to each expert, for each block; empty for a model without experts."""
 
     @property
     def fullest(self) -> tuple[float, ...]:
-        """Tokens of the fullest expert over the mean, block by block."""
+        """Tokens of the fullest expert over the mean, for each block."""
         return tuple(max(tokens) * len(tokens) / sum(tokens) for tokens in self.tokens_of_experts)
 
     @property
     def empty(self) -> tuple[int, ...]:
-        """Experts without a token, block by block."""
+        """Number of experts without a token, for each block."""
         return tuple(tokens.count(0) for tokens in self.tokens_of_experts)
 
 
 class Validator:
-    """Computes the held-out loss of a plan on one rank of a layout, and where held-out tokens go."""
+    """Computes a plan's held-out loss, and the experts of held-out tokens, on one rank of a layout."""
 
     def __init__(self, plan: TrainingPlan, layout: Layout, device: torch.device) -> None:
         held_out, recipe = plan.validation, dataclasses.replace(plan.recipe, data_order="file")
@@ -52,7 +52,7 @@ class Validator:
             self._source, self._first = data.held_out(recipe, held_out.sequences)
 
     def loss(self, engine: Engine, gather: Callable[[Any], list[Any]], begin: Callable[[StepPhase], None]) -> HeldOut:
-        """Returns the mean loss of the held-out sequences and their experts. Every rank makes as many passes."""
+        """Returns the held-out sequences' mean loss and tokens by expert. Every rank makes equally many passes."""
         size, ranks = self._micro_batch, self._ranks
         blocks = [(index, block) for m in engine.models for index, block in zip(m.block_indices, m.blocks, strict=True)]
         routed = {index: torch.zeros((), dtype=torch.int64) for index, _ in blocks}
@@ -62,7 +62,7 @@ class Validator:
                 first + self._coordinate * size, min(first + (self._coordinate + 1) * size, self._sequences)
             )
             begin(StepPhase.MICRO_STEP)
-            # A rank without a sequence of this pass takes part with one that does not count.
+            # A rank without a sequence in this pass takes part with one that does not count.
             indices = [self._first + own_sequence for own_sequence in own_sequences] or [self._first]
             tokens = torch.from_numpy(self._source.tokens(self._source.position_after(0), indices))
             modules = (module for _, block in blocks for module in block.modules())

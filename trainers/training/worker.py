@@ -1,4 +1,4 @@
-"""One rank of a training: from the newest checkpoint to the end of the attempt's last phase. Without Ray."""
+"""One rank of a training, without Ray: from the newest checkpoint to the end of the attempt's last phase."""
 
 import socket
 import time
@@ -21,8 +21,6 @@ from trainers.training.rank import TrainingRank
 
 
 class TrainingWorker(TrainingRank):
-    """Runs one rank of a training."""
-
     def run(self) -> str:
         """Trains; returns why it ended: "done" with the last phase on this layout, or "stopped" by the driver."""
         job = self.job
@@ -32,21 +30,22 @@ class TrainingWorker(TrainingRank):
         if reason := placement_refusal(job.layout, self.nodes):
             raise RungFailure(Outcome.FAILED, reason, phase="init", rank=dist.get_rank())
         measured = matmul_peak.measure_tflops(self.device, job.plan.recipe.compute_precision, job.peak_s)
-        self.matmul_tflops = tuple(self.gather(measured))  # all at once, as they train: they share power and air
+        # All at once as in training, because they share power and cooling.
+        self.matmul_tflops = tuple(self.gather(measured))
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-        engine_class(job.layout.engine)  # its imports are no part of the memory that the model takes
+        engine_class(job.layout.engine)  # imported before, so that its memory does not count as the model's
         self.meter.start(None)
         engine = create_engine(job.plan.recipe, job.layout, self.device)
         folder = Path(job.folder, CHECKPOINTS)
         manifest = None
-        self.watchdog.pause()  # reading from a disk that others use too is no hang
+        self.watchdog.pause()  # slow reading from a shared disk is no hang
         self.activity = "looking for a checkpoint"
         try:
             start, damages = checkpoint_reading.agree_on_newest(folder, self.gather)
         except ValueError as error:
             raise RungFailure(Outcome.FAILED, str(error), phase=self.activity, rank=dist.get_rank()) from error
-        # A checkpoint of adapters has nothing of the weights beside them.
+        # A checkpoint of adapters does not contain the weights beside them.
         if job.plan.initial_weights and (start is None or job.plan.recipe.adapter_rank):
             self.activity = "reading the initial weights"
             initial_weights.load(engine, Path(job.plan.initial_weights))
@@ -62,7 +61,7 @@ class TrainingWorker(TrainingRank):
             self.watchdog.pause()
 
     def _check_folder(self) -> None:
-        """Checks that every rank sees the training's folder: on several nodes it must be one that they share."""
+        """Checks that every rank sees the training's folder; several nodes must share it."""
         path = Path(self.job.folder, ATTEMPT)
         try:
             is_visible = last_attempt(path) == self.job.attempt
@@ -78,10 +77,10 @@ class TrainingWorker(TrainingRank):
             )
 
     def fail(self, error: Exception) -> NoReturn:
-        """Turns what was raised into the failure that the driver reports, and raises it."""
+        """Raises the failure that the driver reports, made from `error`."""
         sizes = self.meter.out_of_memory(error)
         self.meter.release()
-        self.watchdog.pause()  # taking a failed group down may take a while, and is no hang
+        self.watchdog.pause()  # destroying a failed group may take a while, and is no hang
         if isinstance(error, RungFailure):
             raise error
         rank = dist.get_rank()

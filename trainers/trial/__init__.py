@@ -1,1 +1,1 @@
-"""One trial: the function that Ray Tune runs, its ranks, and the recorder that makes what they measure durable."""
+"""One trial: the function that Ray Tune runs, its ranks, and the recorder that writes their measurements to disk."""

@@ -1,4 +1,4 @@
-"""The nodes of a trial of a user's command: a task on the first one follows a process tree on each, all by Ray."""
+"""The nodes of a trial with a user's command: a Ray task on the first node follows a process tree on each node."""
 
 import dataclasses
 import time
@@ -22,12 +22,12 @@ from trainers.spec.workload import Workload
 LOOK_S = 0.2
 """Seconds between two looks at the trees of other nodes."""
 _ANSWER_S = 120.0
-"""Seconds within which a node starts, ends or shows its tree."""
+"""Seconds within which a node must start, end or report its tree."""
 
 
 def on_nodes(function: Callable[..., Any], job: Job) -> Any:
-    """Returns what the function, of the job's JSON and its `CommandNodes`, returns in a task on the first of the job's
-    nodes; raises Ray's errors.
+    """Runs `function(job as JSON, CommandNodes)` in a task on the first of the job's nodes and returns its result;
+    without the second argument on a single node. Raises Ray's errors.
     """
     devices = job.cluster.devices_per_node
     gpus = devices if job.cluster.device_kind == "cuda" else 0
@@ -40,7 +40,7 @@ def on_nodes(function: Callable[..., Any], job: Job) -> Any:
                 num_cpus=cpus,
                 num_gpus=gpus,
                 max_retries=0,
-                scheduling_strategy="DEFAULT",  # not in the placement group of Tune's side, which asks for less
+                scheduling_strategy="DEFAULT",  # not in Tune's placement group, which reserves less
                 label_selector=selector,
             ).remote(to_json(job))
         )
@@ -55,12 +55,12 @@ def on_nodes(function: Callable[..., Any], job: Job) -> Any:
         nodes = CommandNodes(group=group, count=count, num_cpus=cpus, num_gpus=gpus)
         return ray.get(task.options(**options).remote(to_json(job), nodes))
     finally:
-        remove_placement_group(group)  # ends what still runs on its nodes
+        remove_placement_group(group)  # also ends processes that still run on its nodes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class CommandNodes:
-    """The nodes that a job's command runs on, for the task on the first of them."""
+    """The nodes on which a job's command runs, for the task on the first of them."""
 
     group: PlacementGroup
     count: int
@@ -68,12 +68,12 @@ class CommandNodes:
     num_gpus: int
 
     def starter(self, job: Job) -> Starter:
-        """Returns what starts the job's command on all of the nodes."""
+        """Returns a function that starts the job's command on all of the nodes."""
         others = [self._actor(bundle) for bundle in range(1, self.count)]
         return lambda workload, values: TreesOnNodes(workload, values, others, job, gpus=self.num_gpus)
 
     def addresses(self) -> dict[str, str]:
-        """Returns the addresses of the nodes by Ray's ids, the first one first."""
+        """Returns the nodes' addresses by Ray's ids, the first node's first."""
         bundles = ray.util.placement_group_table(self.group)["bundles_to_node_id"]
         nodes: list[dict[str, Any]] = ray.nodes()
         address_of = {node["NodeID"]: node["NodeManagerAddress"] for node in nodes}
@@ -86,7 +86,7 @@ class CommandNodes:
 
 
 class NodeTree:
-    """The tree of a further node, in an actor there."""
+    """The process tree of a further node, in an actor there."""
 
     def __init__(self) -> None:
         self._tree: LocalTree | None = None
@@ -99,14 +99,16 @@ class NodeTree:
         environment: Mapping[str, str | None],
         place: Mapping[str, object],
     ) -> str:
-        """Starts the command; returns this node's address. Raises `OSError` where it cannot be started."""
+        """Starts the command and returns this node's address. Raises `OSError` if it cannot be started."""
         self._tree = LocalTree(from_json(Workload, workload), values, gpus=gpus, environment=environment, place=place)
         return ray.util.get_node_ip_address()
 
     def look(self) -> dict[str, Any]:
-        """Returns the tree's exit `code`, the `gib` that it holds, and its new `steps`, or what is `wrong` with one."""
+        """Returns the tree's exit `code`, the `gib` that it holds, and its new `steps`, or the error (`wrong`) in a
+        step's line.
+        """
         assert self._tree is not None
-        code = self._tree.exit_code()  # before the last look at its lines
+        code = self._tree.exit_code()  # read before the last look at its lines
         try:
             steps = to_json(self._tree.new_steps())
         except StepLineError as error:
@@ -114,18 +116,16 @@ class NodeTree:
         return {"code": code, "gib": self._tree.memory_gib(), "steps": steps, "wrong": ""}
 
     def text(self) -> str:
-        """Returns what the command printed there."""
         return "" if self._tree is None else self._tree.text()
 
     def close(self) -> None:
-        """Ends the tree."""
         if self._tree is not None:
             self._tree.close()
             self._tree = None
 
 
 class TreesOnNodes:
-    """A command on several nodes as one `Tree`: it is over with the first failure, or once all trees have ended."""
+    """A command on several nodes as one `Tree`: it ends with the first failure, or when all trees have ended."""
 
     def __init__(
         self, workload: Workload, values: Mapping[str, object], others: list[Any], job: Job, *, gpus: int
@@ -133,7 +133,7 @@ class TreesOnNodes:
         """Starts a tree on each node, the first one on this node.
 
         Raises:
-            OSError: one cannot be started.
+            OSError: a tree cannot be started.
         """
         self._others, self._gpus = others, gpus
         self._addresses = [ray.util.get_node_ip_address()]
@@ -145,7 +145,7 @@ class TreesOnNodes:
         self._codes: list[int | None] = [None] * (1 + len(others))
         self._gib: list[float | None] = [None] * len(self._codes)
         self._failed: list[int] = []
-        """Numbers of the nodes whose trees failed, in the order in which that was seen."""
+        """Numbers of the nodes whose trees failed, in the order of detection."""
         self._steps: list[Step] = []
         self._wrong, self._looked_s = "", 0.0
         self._looks: list[Any] = [None] * len(others)
@@ -169,7 +169,7 @@ class TreesOnNodes:
         return 0 if all(code == 0 for code in self._codes) else None
 
     def _look(self) -> None:
-        """Takes what the other nodes have answered, and asks them again."""
+        """Reads the answers of the other nodes, and asks them again."""
         if time.monotonic() - self._looked_s < LOOK_S:
             return
         self._looked_s = time.monotonic()
@@ -179,7 +179,7 @@ class TreesOnNodes:
                 answer: dict[str, Any] = ray.get(look)
                 self._gib[number] = answer["gib"]
                 self._wrong = self._wrong or answer["wrong"]
-                # The clock of another node tells nothing here.
+                # Clocks of other nodes are not comparable, so this node's time counts.
                 steps = [dataclasses.replace(from_json(Step, step), at_s=self._looked_s) for step in answer["steps"]]
                 self._steps += steps
                 self._see(number, answer["code"])
@@ -206,7 +206,7 @@ class TreesOnNodes:
         return [*self._first.new_steps(), *steps]
 
     def text(self) -> str:
-        """Returns the text of the first node that lacked memory, else of the first that failed, with its name."""
+        """Returns the output of the first node that ran out of memory, else of the first that failed, with its name."""
         texts = [self._first.text(), *ray.get([actor.text.remote() for actor in self._others], timeout=_ANSWER_S)]
         lacking = [n for n in self._failed if outcome_of(self._codes[n] or 0, texts[n])[0] is Outcome.OOM]
         number = (lacking or self._failed or [0])[0]

@@ -1,4 +1,4 @@
-"""A trial of a user's command: a task runs it at each rung, in processes of its own."""
+"""A trial of a user's command: a task runs it for each batch point, in processes of its own."""
 
 import math
 import time
@@ -19,22 +19,22 @@ from trainers.trial.command_nodes import CommandNodes, on_nodes
 
 OUT_OF_TIME = "the time budget ended before the ladder did"
 TICK_S = 5.0
-"""Seconds between two words to the recorder that a run goes on."""
+"""Seconds between two reports to the recorder that a run continues."""
 MARGIN_S = 120.0
-"""Seconds beyond a run's own limits after which it counts as hung from outside."""
+"""Seconds beyond a run's own limits after which observers count it as hung."""
 
 _FAILURES = (Outcome.FAILED, Outcome.HUNG)
 T = TypeVar("T")
 
 
 def run(job: Job) -> tuple[str, str]:
-    """Runs the job's trial on its nodes; returns the trial's state and why. Raises Ray's errors."""
+    """Runs the job's trial on its nodes; returns the trial's state and reason. Raises Ray's errors."""
     state, reason = on_nodes(climb, job)
     return state, reason
 
 
 def climb(job_json: Mapping[str, Any], nodes: CommandNodes | None = None) -> tuple[str, str]:
-    """Measures the job's batch points, ascending, or the largest that fits; returns the trial's state and why."""
+    """Measures the job's batch points, ascending, or the largest that fits; returns the trial's state and reason."""
     job = from_json(Job, job_json)
     start = nodes.starter(job) if nodes else on_this_node(job)
     trial = _CommandTrial(job, start, recorders.find(job.recorder))
@@ -44,7 +44,7 @@ def climb(job_json: Mapping[str, Any], nodes: CommandNodes | None = None) -> tup
 
 
 class _CommandTrial:
-    """The trial of a job, as its recorder sees it."""
+    """A job's trial, and its reports to the recorder."""
 
     def __init__(self, job: Job, start: Starter, recorder: Any) -> None:
         self._job, self._start, self._recorder = job, start, recorder
@@ -55,7 +55,7 @@ class _CommandTrial:
         return recorders.call(self._recorder, method, *arguments)
 
     def begin(self, nodes: Mapping[str, str]) -> None:
-        """Tells the recorder that the trial has begun, on nodes of these addresses, by Ray's ids."""
+        """Tells the recorder that the trial has begun. `nodes` maps Ray's node ids to addresses."""
         job = self._job
         self._call("set_status", job.trial_id, "init", None, job.first_step_s)
         self._call("place", job.trial_id, list(nodes), list(nodes.values()))
@@ -63,7 +63,7 @@ class _CommandTrial:
             self._stop_at_s = time.monotonic() + self._call("seconds_until", job.stop_at_s)
 
     def climb(self) -> tuple[str, str]:
-        """Measures the job's batch points, ascending; returns the trial's state and why."""
+        """Measures the job's batch points, ascending; returns the trial's state and reason."""
         for number, batch in enumerate(self._job.rungs):
             if not (self._job.runs_one and number == 0) and not self._has_time():
                 return "interrupted", OUT_OF_TIME
@@ -75,16 +75,16 @@ class _CommandTrial:
         return "done", ""
 
     def measure_largest(self) -> tuple[str, str]:
-        """Measures the largest of the job's batch points that fits; returns the trial's state and why."""
+        """Measures the largest of the job's batch points that fits; returns the trial's state and reason."""
         cluster = self._job.cluster
         answer = largest(
             lambda batch: self._timed(batch, lambda: short_run(self._job, self._start, batch)),
             self._job.rungs,
             capacity_gib=cluster.device_memory_gib if cluster.device_kind == "cuda" else None,
-            has_time=lambda: self._has_time(runs=2),  # the size, and the measurement of the largest
+            has_time=lambda: self._has_time(runs=2),  # one to find the size, one to measure it
         )
         ended = answer.ended and self._of_run(answer.ended.batch, answer.ended.run, {})
-        # A size that fits for some steps may run out of memory later: then the next smaller one is measured.
+        # A size that fits for a few steps may run out of memory later; then the next smaller one is measured.
         for batch in reversed(answer.fitting):
             if not self._job.runs_one and not self._has_time():
                 return "interrupted", OUT_OF_TIME
@@ -93,17 +93,17 @@ class _CommandTrial:
                 return "failed", measured.reason
             if measured.outcome is not Outcome.OOM:
                 break
-            ended = None  # recorded, and smaller
+            ended = None  # recorded already, and at a smaller size
         if ended is not None:
             self._record(ended)
         return ("failed", ended.reason) if ended is not None and ended.outcome in _FAILURES else ("done", "")
 
     def _has_time(self, runs: int = 1) -> bool:
-        """Returns whether so many runs, each as long as the longest one, end before the time budget."""
+        """Returns whether `runs` runs, each as long as the longest so far, end before the time budget."""
         return time.monotonic() + runs * self._longest_s <= self._stop_at_s
 
     def _measured(self, batch: BatchPoint, remark: str = "") -> Measurement:
-        """Runs the command at the point; returns what was recorded of it."""
+        """Runs the command at the batch point; returns the recorded measurement."""
         point = PointRun(self._job, self._start, batch, self._tick)
         run, figures = self._timed(batch, point.measured)
         if remark and run.outcome in TIMED:
@@ -111,7 +111,7 @@ class _CommandTrial:
         return self._record(self._of_run(batch, run, figures))
 
     def _timed(self, batch: BatchPoint, work: Callable[[], T]) -> T:
-        """Returns what `work` at the point returns, of which the recorder is told."""
+        """Tells the recorder that work at the batch point begins, and returns the result of `work`."""
         began_s = time.monotonic()
         allowed_s = self._job.first_step_s + MARGIN_S
         self._call("set_status", self._job.trial_id, "steps", to_json(batch), allowed_s)
@@ -130,7 +130,7 @@ class _CommandTrial:
         return measured
 
     def _tick(self, run: Run) -> None:
-        """Tells the recorder that a run goes on."""
+        """Tells the recorder at most every `TICK_S` seconds that a run continues."""
         now_s = time.monotonic()
         if now_s - self._told_s > TICK_S:
             self._told_s = now_s
@@ -139,8 +139,8 @@ class _CommandTrial:
 
 
 def first_step(job_json: Mapping[str, Any], nodes: CommandNodes | None = None) -> dict[str, Any]:
-    """Runs the job's command at its first rung until its first step; returns that step's `tokens`, the `outcome`, and
-    where there was no step the `reason` with the last lines of its `output`.
+    """Runs the job's command at its first batch point until the first step. Returns that step's `tokens`, the
+    `outcome`, and without a step the `reason` with the last lines of the `output`.
     """
     job = from_json(Job, job_json)
     start = nodes.starter(job) if nodes else on_this_node(job)
@@ -150,7 +150,7 @@ def first_step(job_json: Mapping[str, Any], nodes: CommandNodes | None = None) -
 
 
 def _hopeless(job: Job, measured: Measurement) -> bool:
-    """Returns whether even perfect scaling of the rungs above stays below the incumbent."""
+    """Returns whether larger batch points, even with perfect scaling, stay below the incumbent."""
     best, speed = job.incumbent_tokens_per_s, measured.tokens_per_s
     if best is None or speed is None:
         return False

@@ -1,7 +1,7 @@
-"""The recorder, an actor on the driver's node: what it receives is on disk before it answers.
+"""The recorder, an actor on the driver's node that writes each received fact to disk before it answers.
 
-Ray starts it again when its process dies, at most `MAX_RESTARTS` times, and hands it the calls that had no answer. So
-each of its methods may run twice for one call, and what it knows beside the journal is in a file too.
+If its process dies, Ray restarts it up to `MAX_RESTARTS` times and repeats unanswered calls. So each method may run
+twice for one call, and state outside the journal is kept in a file.
 """
 
 import dataclasses
@@ -22,16 +22,16 @@ from trainers.spec.batch import BatchPoint
 from trainers.spec.codec import from_json
 
 MAX_RESTARTS = 5
-"""Restarts in a session. A process that dies more often has a lasting cause."""
+"""Restarts in a session; a process that dies more often has a permanent cause."""
 ANSWER_S = 120.0
-"""Seconds that an answer may take: a new process for the recorder on a busy machine, and a slow disk."""
+"""Seconds allowed for an answer: enough for a new process on a busy machine and a slow disk."""
 _AGAIN_S = 0.2
 _GONE = f"the study's recorder is gone: its process died more than {MAX_RESTARTS} times, or its node is lost"
 _FINAL = frozenset({Outcome.OOM, Outcome.HUNG, Outcome.FAILED})
 
 
 class RecorderError(RuntimeError):
-    """The recorder no longer answers; the text states why. What it answered before is in the journal."""
+    """The recorder does not answer; the text states why. Facts that it acknowledged are in the journal."""
 
 
 class RecorderGoneError(RecorderError):
@@ -42,7 +42,7 @@ def find(name: str) -> Any:
     """Returns the handle of the recorder actor `name`.
 
     Raises:
-        RecorderGoneError: there is none any more.
+        RecorderGoneError: there is no such actor.
     """
     import ray
 
@@ -69,7 +69,7 @@ def call(recorder: Any, method: str, *arguments: Any, limit_s: float = ANSWER_S)
             return ray.get(reference, timeout=max(0.0, until_s - time.monotonic()))
         except GetTimeoutError as error:
             raise RecorderError(f"the study's recorder gave no answer within {limit_s:.0f} s") from error
-        except ActorUnavailableError as error:  # cut off for a while, and to be asked again
+        except ActorUnavailableError as error:  # temporarily unreachable, so ask again
             if time.monotonic() > until_s:
                 raise RecorderError(f"the study's recorder was out of reach for {limit_s:.0f} s") from error
             time.sleep(_AGAIN_S)
@@ -81,8 +81,8 @@ class Recorder:
     """Appends the lines of running trials to the study's journal, and keeps each trial's state."""
 
     def __init__(self, journal_path: str, state_path: str) -> None:
-        """Opens the journal; `state_path` is a file for state outside it, and where it exists, an earlier process wrote
-        it.
+        """Opens the journal. `state_path` is a file for state outside the journal; if it exists, an earlier process
+        wrote it and the state is restored.
         """
         self._path = journal_path
         self._state_path = Path(state_path)
@@ -91,26 +91,24 @@ class Recorder:
         self._nodes: dict[str, list[str]] = {}
         self._addresses: dict[str, list[str]] = {}
         self._beside: dict[str, set[str]] = {}
-        """By trial that runs: the trials that have run beside it since its last rung began."""
+        """For each running trial: the trials that have run beside it since its last batch point began."""
         self._measured_batches: dict[str, set[BatchPoint]] = {}
         self._ended_trials: set[str] = set()
         if self._state_path.exists():
             self._restore()
 
     def ready(self) -> bool:
-        """Returns once the actor is up."""
+        """Returns True when the actor is up."""
         return True
 
     def peak(self, peak: dict[str, Any]) -> None:
-        """Records the measured matmul peak."""
         self._record(from_json(journal.Peak, peak))
 
     def probed(self, probe: dict[str, Any]) -> None:
-        """Records what the trial's ranks measured of devices and links."""
+        """Records the ranks' measurements of devices and links."""
         self._record(journal.Probed(probe=from_json(Probe, probe)))
 
     def gate(self, curves: dict[str, Any]) -> None:
-        """Records a layout's curves of the numerics gate."""
         self._record(from_json(journal.GateCurves, curves))
 
     def profile(self, profile: dict[str, Any], trace: bytes) -> None:
@@ -122,13 +120,13 @@ class Recorder:
         self._record(entry)
 
     def output(self, trial_id: str, text: str) -> str:
-        """Stores the end of what a trial's command printed beside the journal; returns the file's name."""
+        """Stores the end of a command's output beside the journal; returns the file's name."""
         path = Path(self._path).parent / f"output-{trial_id}.txt"
         path.write_text(text)
         return path.name
 
     def set_status(self, trial_id: str, phase: str, batch: dict[str, Any] | None, allowed_s: float) -> None:
-        """Sets a trial's phase; its next report is due within `allowed_s`."""
+        """Sets a trial's phase and batch point; its next report is due within `allowed_s`."""
         with self._lock:
             before = self._statuses.get(trial_id)
             if batch is not None and (before is None or before["batch"] != batch):
@@ -140,7 +138,7 @@ class Recorder:
             self._keep()
 
     def joined(self, trial_id: str) -> None:
-        """Notes that a trial of another study, which shares the cluster, runs from now on."""
+        """Notes that a trial of another study on the same cluster runs from now on."""
         with self._lock:
             self._join(trial_id)
             self._keep()
@@ -152,13 +150,13 @@ class Recorder:
             self._beside[trial_id] = set(self._beside)
 
     def place(self, trial_id: str, nodes: list[str], addresses: Sequence[str] = ()) -> None:
-        """Sets Ray's id, and the address, of each rank's node."""
+        """Sets the Ray id and the address of each rank's node."""
         with self._lock:
             self._nodes[trial_id], self._addresses[trial_id] = nodes, list(dict.fromkeys(addresses))
             self._keep()
 
     def ended(self, trial_id: str) -> None:
-        """Notes that a trial runs no more, beside which others ran."""
+        """Notes that a trial has ended, so that it no longer counts as beside others."""
         with self._lock:
             self._beside.pop(trial_id, None)
             self._keep()
@@ -174,7 +172,7 @@ class Recorder:
             self._keep()
 
     def status(self, trial_id: str) -> dict[str, Any] | None:
-        """Returns phase, batch, `nodes` by rank and `overdue_s` (negative: in time) of a trial, None before its first
+        """Returns a trial's phase, batch, `nodes` by rank and `overdue_s` (negative if in time); None before its first
         report.
         """
         with self._lock:
@@ -188,13 +186,13 @@ class Recorder:
             }
 
     def measured(self, trial_id: str, measurement: dict[str, Any], rungs: Sequence[dict[str, Any]]) -> str:
-        """Records a measurement; returns its outcome, "known" where it adds nothing, or "cut off".
+        """Records a measurement. Returns its outcome; "known" if it adds nothing, or "cut off".
 
-        The first failure reported is nearest to the cause: after the end of the ladder no other is written. A failure
-        at a point that is already measured happened after it, so it is recorded for the next of `rungs`, if any. A
-        failure in the numerics gate, whose batch is none of them, is recorded for the first; for a trial without rungs
-        nothing is written. Nothing is written either for a trial that hangs because one of its nodes is out of reach,
-        which says nothing of its layout.
+        The first reported failure is the closest to the cause, so later ones of an ended ladder are dropped. A failure
+        at an already measured batch point happened after it and is recorded for the next of `rungs`, if any. A failure
+        in the numerics gate, whose batch is not among them, is recorded for the first; without `rungs` nothing is
+        written. A trial that hangs because one of its nodes is unreachable is not recorded, as this says nothing about
+        its layout.
         """
         entry = from_json(Measurement, measurement)
         if entry.outcome is Outcome.HUNG and self._is_cut_off(trial_id):
@@ -210,7 +208,7 @@ class Recorder:
                 if trial_id in self._ended_trials or next_batch is None:
                     return "known"
                 entry = dataclasses.replace(entry, batch=next_batch)
-            elif entry.batch in measured_batches:  # asked again: the process that wrote it died before it could answer
+            elif entry.batch in measured_batches:  # a repeated call: the process died between writing and answering
                 return "known"
             entry = self._placed(trial_id, entry)
             record(self._path, journal.Measured(measurement=entry), must_exist=True)
@@ -218,7 +216,6 @@ class Recorder:
         return entry.outcome.value
 
     def _placed(self, trial_id: str, entry: Measurement) -> Measurement:
-        """Returns the measurement with the nodes on which it ran, and what ran beside it."""
         beside = tuple(sorted(self._beside.get(trial_id, ())))
         return dataclasses.replace(entry, addresses=tuple(self._addresses.get(trial_id, ())), beside=beside)
 
@@ -232,8 +229,8 @@ class Recorder:
             self._ended_trials.add(trial_id)
 
     def _keep(self) -> None:
-        """Writes the trials' states for the recorder's next process. Monotonic time belongs to the machine, so it holds
-        there too.
+        """Writes the trials' states for the recorder's next process. Monotonic time stays valid there, because it
+        belongs to the machine.
         """
         part = self._state_path.with_suffix(".part")
         beside = {trial_id: sorted(others) for trial_id, others in self._beside.items()}
@@ -248,13 +245,13 @@ class Recorder:
         for line in read_plain(Path(self._path)).splitlines():
             try:
                 entry = from_line(line)
-            except JournalError:  # cut short, or damaged: readers set it aside, and the trial runs it again
+            except JournalError:  # cut short or damaged; readers skip it, and the trial measures again
                 continue
             if isinstance(entry, journal.Measured) and entry.measurement.trial_id in self._statuses:
                 self._count(entry.measurement.trial_id, entry.measurement)
 
     def _is_cut_off(self, trial_id: str) -> bool:
-        """Returns whether a node of the trial no longer answers: Ray notices that later than a watchdog does."""
+        """Returns whether a node of the trial does not answer; Ray notices this later than a watchdog does."""
         ids = set(self._nodes.get(trial_id, ()))
         if not ids:
             return False

@@ -1,4 +1,4 @@
-"""The Tune trainable: one trial is one `TorchTrainer` run, and any end of it is a result."""
+"""The Tune trainable: a trial is one `TorchTrainer` run, and every way it ends is reported as a result."""
 
 import asyncio
 import os
@@ -31,20 +31,20 @@ from trainers.trial.recorder import RecorderError, RecorderGoneError
 START_S = 300.0
 """Seconds that placing and starting the workers may take before rank 0 first reports."""
 COLLECTIVE_TIMEOUT_S = 900
-"""Timeout of collectives, above the watchdog's limit, so that the watchdog reports first."""
+"""Timeout of collectives; above the watchdog's limit, so that the watchdog reports first."""
 
 _UNUSED_CALLBACKS = ("DatasetsCallback", "PlacementGroupCleanerCallback")
-"""Callbacks of Ray Train without use here: one distributes shards of Ray Data, one removes the placement group of a
-trial that was ended.
+"""Callbacks of Ray Train that are not needed: one distributes shards of Ray Data, one removes the placement group of an
+ended trial.
 """
 
 
 def run_trial(config: Mapping[str, Any]) -> None:
-    """Runs the `Job` in `config["job"]`; reports to Tune how it ended. Never raises for what happened on a worker."""
+    """Runs the `Job` in `config["job"]` and reports to Tune how it ended. Never raises for a worker's failure."""
     job = from_json(Job, config["job"])
     recorder = recorders.find(job.recorder)
     started_s, kills = time.monotonic(), MemoryKills(job.nodes)
-    is_over = threading.Event()  # the process goes on to the next trial
+    is_over = threading.Event()  # the process continues with the next trial
     threading.Thread(target=_watch, args=(job, recorder, started_s, is_over), daemon=True).start()
     state, reason, rank, killed = "done", "", None, ""
     try:
@@ -61,7 +61,8 @@ def run_trial(config: Mapping[str, Any]) -> None:
             verdict = host_memory(clause, rank=verdict.rank)
         rank = verdict.rank
         try:
-            # The driver knows whether another trial may be the cause: Tune's side of each runs on this host.
+            # The driver decides whether another trial may be the cause, because Tune's part of every trial runs on this
+            # host.
             if verdict.killed and (job.shares_nodes or ray.get_runtime_context().get_node_id() in job.nodes):
                 state, reason, killed = "failed", verdict.reason, verdict.killed
             else:
@@ -76,9 +77,7 @@ def run_trial(config: Mapping[str, Any]) -> None:
 
 
 class _OnNodesThatAreThere(FixedScalingPolicy):
-    """Requests nothing from the autoscaler: the driver asked for all nodes, and a request of Train's would replace
-    that.
-    """
+    """Requests nothing from the autoscaler: Train's request would replace the driver's, which covers all nodes."""
 
     def after_controller_start(self, train_run_context: Any) -> None:
         pass
@@ -88,10 +87,10 @@ class _OnNodesThatAreThere(FixedScalingPolicy):
 
 
 def lean(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of Train's controller, without what starts three processes that a training does not need.
+    """Returns the arguments of Train's controller without the parts that start three unneeded processes, seconds each.
 
-    Each takes seconds to start. One hands out shards of Ray Data, one asks the dashboard every second whether to remove
-    the placement group: `run_trial` does so at the trial's end. One asks the autoscaler for resources.
+    One hands out shards of Ray Data. One asks the dashboard every second whether to remove the placement group, which
+    `run_trial` does itself. One asks the autoscaler for resources.
     """
     callbacks = [option for option in options["callbacks"] if type(option).__name__ not in _UNUSED_CALLBACKS]
     return {
@@ -102,12 +101,12 @@ def lean(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Trainer(TorchTrainer):
-    """Runs Train's controller in this process, which continues with the next trial: a separate process would import
-    torch anew for every trial.
+    """Runs Train's controller in this process, which continues with the next trial; a separate process would import
+    torch for every trial.
     """
 
-    # Ray's own, not of its public interface. Where a release calls a method otherwise, the processes start again; one
-    # that moves the controller's class fails at the import above.
+    # Private API of Ray. If a release no longer calls this method, separate processes start again; if it moves the
+    # controller's class, the import above fails.
     def _initialize_and_run_controller(self, **options: Any) -> Any:
         controller = TrainController(**lean(options))
         asyncio.run(controller.run())
@@ -126,7 +125,7 @@ def _trainer(job: Job, storage: str) -> TorchTrainer:
             use_gpu=on_cuda,
             resources_per_worker=resources,
             label_selector={"ray.io/node-id": f"in({','.join(job.nodes)})"} if job.nodes else None,
-            # Nodes are counted by their GPUs: the workers of a CPU cluster may well need more than the one.
+            # Nodes are counted by GPUs; a CPU cluster's workers may need more than one node.
             placement_strategy="STRICT_PACK" if on_cuda and job.cluster.num_nodes == 1 else "PACK",
         ),
         run_config=ray.train.RunConfig(
@@ -140,11 +139,10 @@ def _trainer(job: Job, storage: str) -> TorchTrainer:
 
 
 def write(job: Job, recorder: Any, verdict: EndCause) -> tuple[str, str]:
-    """Records the verdict in the journal, at the batch point in flight; returns the trial's state and reason.
+    """Records the verdict in the journal, at the batch point in progress; returns the trial's state and reason.
 
-    Before the first word of rank 0 nothing of the layout has run: that is the cluster's failure, and no measurement. A
-    silent death is none either: the search decides whether to try again. Nor is the end of a trial that only ran the
-    numerics gate.
+    Nothing is recorded before rank 0's first report, which is a failure of the cluster; after a silent death, which the
+    search may retry; and for a trial that only ran the numerics gate.
 
     Raises:
         RecorderError: the recorder does not answer.
@@ -168,13 +166,13 @@ def write(job: Job, recorder: Any, verdict: EndCause) -> tuple[str, str]:
 
 
 def _watch(job: Job, recorder: Any, started_s: float, is_over: threading.Event) -> None:
-    """Ends this process, and with it the trial's workers, when rank 0 is overdue, which no worker can notice."""
+    """Ends this process, and with it the trial's workers, if rank 0 is overdue, which no worker can notice."""
     while not is_over.wait(2):
         try:
             status: dict[str, Any] | None = recorders.call(recorder, "status", job.trial_id, limit_s=30)
-        except RecorderGoneError:  # without it there is no study to serve: the driver ends the search
+        except RecorderGoneError:  # the study cannot continue without it; the driver ends the search
             os._exit(EXIT_CODE)
-        except RecorderError:  # slow, or out of reach for a while: a disk that others use is no reason to end a trial
+        except RecorderError:  # a slow disk or a short interruption is no reason to end a trial
             continue
         waited_s = time.monotonic() - started_s
         if status is None and waited_s > START_S:
@@ -190,9 +188,8 @@ def _watch(job: Job, recorder: Any, started_s: float, is_over: threading.Event) 
 
 
 def by_rank(error: BaseException) -> tuple[dict[int, BaseException], dict[int, str]]:
-    """Returns what each rank raised, and Ray's message on ranks whose process is gone.
-
-    A rank that Ray's memory monitor killed cannot report that itself, so it is reported here.
+    """Returns the error that each rank raised, and Ray's message for ranks whose process died. A rank killed by Ray's
+    memory monitor is reported here, because it cannot report itself.
     """
     raised: dict[int, BaseException] = {}
     dead: dict[int, str] = {}
@@ -202,7 +199,7 @@ def by_rank(error: BaseException) -> tuple[dict[int, BaseException], dict[int, s
             raised[rank] = failure
         elif isinstance(death, OutOfMemoryError):
             killed = host_memory(_death(death), rank=rank)
-            failed = RungFailure(killed.outcome, killed.reason, phase="", rank=rank)  # the trial's phase counts
+            failed = RungFailure(killed.outcome, killed.reason, phase="", rank=rank)  # the trial's phase is used
             failed.killed = killed.killed
             raised[rank] = failed
         else:
@@ -211,7 +208,7 @@ def by_rank(error: BaseException) -> tuple[dict[int, BaseException], dict[int, s
 
 
 def host_memory(killed: str, *, rank: int | None = None) -> EndCause:
-    """Returns the verdict on a trial of which a process was killed for lack of host memory; `killed` names the
+    """Returns the verdict on a trial with a process that was killed because host memory ran out; `killed` names the
     killer.
     """
     process_text = "a process of the trial" if rank is None else f"the process of rank {rank}"
@@ -220,6 +217,6 @@ def host_memory(killed: str, *, rank: int | None = None) -> EndCause:
 
 
 def _death(error: BaseException) -> str:
-    """Returns Ray's own line on why the worker process is gone, or the error's first line."""
+    """Returns Ray's line on why the worker process died, or the error's first line."""
     lines = [line.strip() for line in str(error).splitlines()]
     return next((line for line in lines if "exit" in line.lower() or "killed" in line.lower()), one_line(error))[:300]

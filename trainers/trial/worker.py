@@ -1,4 +1,6 @@
-"""The train function of one rank: builds the engine, then climbs the ladder, a durable measurement a rung."""
+"""The train function of one rank: builds the engine, then measures the ladder's batch points; each measurement is
+written to disk before the next.
+"""
 
 import math
 import statistics
@@ -38,8 +40,8 @@ from trainers.trial import recorder
 
 
 def train(config: Mapping[str, Any]) -> bool:
-    """Trains as Ray Train's train function; `config` is a `Job` as JSON. Returns whether time ran out before the
-    ladder's end.
+    """Runs as Ray Train's train function; `config` is a `Job` as JSON. Returns whether time ran out before the ladder's
+    end.
 
     Raises:
         RungFailure: an OOM, a divergence or a mismatch, with its sizes and rank; the trial records it.
@@ -56,8 +58,6 @@ def train(config: Mapping[str, Any]) -> bool:
 
 
 class TrialWorker:
-    """One rank of a trial."""
-
     def __init__(self, job: Job, started_s: float) -> None:
         self.job = job
         self.started_s = started_s
@@ -70,7 +70,7 @@ class TrialWorker:
         if job.shares_nodes and isinstance(self.sampler, NvmlSampler):
             keep_near(self.sampler.pci_address())
         self.host = HostSampler()
-        # Small host-side agreements go over gloo, so that they take neither device memory nor device time.
+        # Small agreements between hosts use gloo, so that they take neither device memory nor device time.
         self.control = dist.new_group(backend="gloo") if on_cuda else dist.group.WORLD
         self._recorder = recorder.find(job.recorder)
         self.watchdog = Watchdog(floor_s=job.hang_floor_s, on_hang=self._hung)
@@ -79,7 +79,6 @@ class TrialWorker:
         self.matmul_peak_tflops = job.matmul_peak_tflops
 
     def _call_recorder(self, method: str, *arguments: Any, limit_s: float = recorder.ANSWER_S) -> Any:
-        """Returns the result of a method of the study's recorder; see `trainers.trial.recorder.call`."""
         return recorder.call(self._recorder, method, *arguments, limit_s=limit_s)
 
     def gather(self, value: Any) -> list[Any]:
@@ -89,17 +88,17 @@ class TrialWorker:
         return values
 
     def run(self) -> bool:
-        """Builds the engine and climbs the ladder; returns whether time ran out before its end."""
+        """Builds the engine and measures the ladder; returns whether time ran out before its end."""
         job = self.job
         self._set_status("init", None, 2 * job.first_step_s)
         self.watchdog.beat("init", allowed_s=job.first_step_s)
-        if not job.layout.steps_on_host:  # an optimizer that steps on the host has all of its cores
+        if not job.layout.steps_on_host:  # an optimizer that steps on the host needs all its cores
             num_workers = ray.train.get_context().get_local_world_size()
             prestart.ask(num_workers, job.cpus_per_worker, shares_node=job.shares_nodes)
         self._check_place()
         if job.probe_s is not None:
             self._probe(job.probe_s)
-        if self.matmul_peak_tflops is None and job.recipe.has_model:  # whose precision is known
+        if self.matmul_peak_tflops is None and job.recipe.has_model:  # the precision of its products is known
             self._measure_peaks()
         source = data.source(job.recipe)
         import_s = self._import_engine()
@@ -118,10 +117,10 @@ class TrialWorker:
         return late
 
     def _check_place(self) -> None:
-        """Reports to the recorder which nodes the ranks are on.
+        """Reports the ranks' nodes to the recorder.
 
         Raises:
-            RungFailure: the layout's groups do not fit them.
+            RungFailure: the layout's groups do not fit the nodes.
         """
         places = self.gather((ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address()))
         nodes, addresses = [node for node, _ in places], [address for _, address in places]
@@ -131,10 +130,11 @@ class TrialWorker:
             self._call_recorder("place", self.job.trial_id, nodes, addresses)
 
     def _import_engine(self) -> float:
-        """Imports the engine, whose memory does not count as the model's; returns the seconds that it took.
+        """Imports the engine before the memory baseline is taken, so that it does not count as the model's; returns the
+        seconds.
 
         Raises:
-            RungFailure: its source is another one here than where the search was started.
+            RungFailure: the engine's source differs from its source where the search was started.
         """
         job, began_s = self.job, time.perf_counter()
         engine_class(job.layout.engine)
@@ -176,8 +176,8 @@ class TrialWorker:
         return False
 
     def _stop_at_s(self) -> float:
-        """Returns from when on no rung may start, by this node's monotonic clock; never except on rank 0 of a job with
-        a stop.
+        """Returns the time on this node's monotonic clock after which no batch point may start; infinite except on rank
+        0 of a job with a limit.
         """
         if self.rank or self.job.stop_at_s is None:
             return math.inf
@@ -185,11 +185,11 @@ class TrialWorker:
         return time.monotonic() + left_s
 
     def fail(self, error: Exception) -> NoReturn:
-        """Raises the failure that the trial records, made from what was raised."""
+        """Raises the failure that the trial records, made from `error`."""
         sizes = self.meter.out_of_memory(error)
         self.meter.release()
-        self.watchdog.pause()  # taking a failed group down may take a while, and is no hang
-        if isinstance(error, (RungFailure, recorder.RecorderError)):  # the latter says nothing of the layout
+        self.watchdog.pause()  # destroying a failed group may take a while, and is no hang
+        if isinstance(error, (RungFailure, recorder.RecorderError)):  # a RecorderError says nothing about the layout
             raise error
         if sizes is None:
             raise RungFailure(Outcome.FAILED, one_line(error), phase=self.phase, rank=self.rank) from error
@@ -203,7 +203,7 @@ class TrialWorker:
         raise RungFailure(Outcome.OOM, reason, phase=self.phase, rank=self.rank, **sizes) from None
 
     def _measure_peaks(self) -> None:
-        """Measures the matmul peak of every device at once, as they will train: they share power and cooling."""
+        """Measures the matmul peak of all devices at once, because they share power and cooling in training too."""
         precision = self.job.recipe.compute_precision
         rates = self.gather(matmul_peak.measure_tflops(self.device, precision, self.job.timing.peak_s))
         nodes = self.gather(ray.util.get_node_ip_address())
@@ -223,7 +223,7 @@ class TrialWorker:
             torch.cuda.empty_cache()
 
     def _probe(self, left_s: float) -> None:
-        """Measures devices and links in `left_s` seconds, so that the study's predictions have their rates."""
+        """Measures devices and links for `left_s` seconds, to give the study's predictions measured rates."""
         figures = probe.probe(
             left_s=left_s,
             node=ray.get_runtime_context().get_node_id(),
@@ -231,7 +231,7 @@ class TrialWorker:
             precision=self.job.recipe.compute_precision,
         )
         if figures is not None:
-            # The driver knows the fingerprint, and the software of all nodes.
+            # The driver adds the fingerprint and the software of all nodes.
             entry = {"fingerprint": "", "software": {}, "cluster": to_json(self.job.cluster), **figures}
             self._call_recorder("probed", entry)
         if self.device.type == "cuda":
@@ -253,10 +253,11 @@ class TrialWorker:
         self.gather(None)
 
     def _hopeless(self, measured: Measurement) -> bool:
-        """Returns whether even perfect scaling of the rungs above stays below the incumbent. The same on every rank.
+        """Returns whether larger batch points, even with perfect scaling, stay below the incumbent; equal on every
+        rank.
 
-        No peak bounds it: devices do more on real data than the matmul peak of random numbers, and no data sheet is
-        certain to be this device's.
+        No peak serves as the bound: real data may run faster than the matmul peak of random numbers, and a data sheet
+        may be another device's.
         """
         best, speed = self.job.incumbent_tokens_per_s, measured.tokens_per_s
         if best is None or speed is None:
@@ -264,10 +265,9 @@ class TrialWorker:
         return best_above_tokens_per_s(speed, measured.batch.micro_batch, self.job.rungs[-1].micro_batch) < best
 
     def _fits(self, memory_points: list[MemoryPoint], batch: BatchPoint) -> bool:
-        """Returns whether the rung is to run: its predicted memory leaves head-room on every rank, without which it
-        cannot win, or the job tries what is predicted not to fit.
-
-        If not, it and those above are written as skipped.
+        """Returns whether to run the batch point: its predicted memory leaves head-room on every rank, without which it
+        cannot win, or the job tries points that are predicted not to fit. Otherwise records it and all larger ones as
+        skipped.
         """
         if self.job.tries_misfit:
             return True
@@ -281,7 +281,7 @@ class TrialWorker:
         return False
 
     def _record(self, measurement: Measurement) -> None:
-        """Sends the measurement to the recorder from rank 0; all ranks continue only once it is on disk."""
+        """Sends the measurement to the recorder from rank 0; all ranks continue when it is on disk."""
         self.phase = "record"
         self.watchdog.beat("record", allowed_s=self.job.first_step_s)
         if self.rank == 0:
@@ -297,7 +297,7 @@ class TrialWorker:
             self._call_recorder("set_status", self.job.trial_id, phase, batch and to_json(batch), allowed_s)
 
     def _context(self) -> RunContext:
-        """Returns the context for measuring on this rank, once the peak of the devices is known."""
+        """Returns the run context of this rank; call it after the matmul peak is known."""
         return RunContext(
             job=self.job,
             rank=self.rank,
@@ -327,11 +327,12 @@ class TrialWorker:
         """Extends the trial's deadline by the seconds that the next work should take."""
         if self.rank == 0:
             allowed_s = deadline_s(self.job, work_s, self.watchdog.allowance_s)
-            # Waited for, since nothing may travel inside a timed window; not for long, since a rung can do without it.
+            # Waits, because nothing may be sent during a timed window, but not for long, because the batch point does
+            # not need the answer.
             ray.wait([self._recorder.promise.remote(self.job.trial_id, allowed_s)], timeout=5)
 
     def _hung(self, activity: str, waited_s: float) -> None:
-        """Records the verdict, called by the watchdog's thread, since this process is about to end."""
+        """Records a hang; the watchdog's thread calls it before this process ends."""
         reason = f"rank {self.rank} made no progress for {waited_s:.0f} s at {activity}"
         measurement = self.job.measurement(self.batch, Outcome.HUNG, phase=self.phase, rank=self.rank, reason=reason)
         self._write(measurement, limit_s=30)

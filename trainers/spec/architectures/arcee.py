@@ -1,4 +1,4 @@
-"""Arcee's AFM: Llama with two matrices in the feed-forward block, and the square of a ReLU between them."""
+"""Arcee's AFM: Llama with two matrices in the feed-forward block and a squared ReLU between them."""
 
 from trainers.spec.architectures.llama_like import (
     KEYS_WITH_ATTENTION_BIAS,

@@ -1,4 +1,4 @@
-"""`Architecture`: all that this project knows of one family of decoder-only transformers. Without torch."""
+"""`Architecture`: the facts of one family of decoder-only transformers. Imports no torch."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -13,132 +13,142 @@ Cutting = Literal["colwise", "rowwise"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class SlidingWindow:
-    """A sliding window of attention, and the blocks that have it."""
+    """A sliding window of attention, and the number of blocks that have it."""
 
     size: int = 0
-    """Tokens that a query sees, its own among them; 0 for all before it."""
+    """Number of tokens that a query attends to, itself included; 0 for all tokens before it."""
     num_layers: int = 0
-    """Blocks with the window; the others see all tokens before a query."""
+    """Number of blocks with the window; queries of other blocks attend to all tokens before them."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class StepwiseActivation:
-    """An activation that transformers computes in several element-wise kernels: their costs by value of inner width."""
+    """Costs, per value of inner width, of an activation that transformers computes in several element-wise kernels."""
 
     forward_accesses: float
     """Values read and written in the forward pass."""
     backward_accesses: float
     """Values read and written in the backward pass."""
     saved_tensors: float
-    """Tensors of inner width that autograd saves, input and output of the activation included."""
+    """Number of tensors of inner width that autograd saves, including the activation's input and output."""
     takes_power: bool = False
-    """Whether it takes a power, which autocast computes in fp32, with all that follows."""
+    """Whether it computes a power: autocast runs a power, and the operations after it, in fp32."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Architecture:
-    """The declaration of one family, by what transformers' modules of it are.
+    """The declaration of one family, after transformers' modules for it.
 
-    A family that counts its parameters otherwise, or whose attention modules are replaced, overrides a method.
+    A family that counts its parameters in another way overrides a method.
     """
 
     name: str
     """Value of `ModelSpec.architecture`: the `model_type` of transformers."""
     position: Position
-    """Kind of positions in attention: a bias by distance, a learned table, or rotated queries and keys."""
+    """Kind of positions in attention: a bias by distance (alibi), a learned table, or rotated queries and keys."""
     rotary_share: float | None = None
-    """Share of a head that is turned where `config.json` states none; None where it always is the whole."""
+    """Share of a head that is rotated if `config.json` states none; None if the family always rotates whole heads."""
     norm_vectors: int
     """Vectors of length `hidden_size` in a norm: 2 (weight and bias) or 1 (RMS)."""
     bias: bool
     """Whether the linear layers of a block have a bias."""
     gated: bool
-    """Whether the feed-forward block has three matrices in place of two."""
+    """Whether the feed-forward block has three matrices instead of two."""
     tied: bool
-    """Whether head and input embedding share one matrix unless stated otherwise."""
+    """Whether head and input embedding share one matrix by default."""
     embedding_norm: bool
     """Whether a norm follows the input embedding."""
     query_key_value_bias: bool = False
-    """Whether the linear layers of queries, keys and values have a bias where the others have none."""
+    """Whether the linear layers of queries, keys and values have a bias although the others have none."""
     output_bias: bool = True
-    """Whether attention's output layer has a bias too where `ModelSpec.attention_bias` asks for biases."""
+    """Whether attention's output layer has a bias too if `ModelSpec.attention_bias` is set."""
     query_key_norm: QueryKeyNorm = "none"
-    """The RMSNorms of queries and keys: of each head by itself, of all heads as one vector, or none."""
+    """The RMSNorms of queries and keys: one per head, one over all heads as a vector, or none."""
     attention_sinks: bool = False
-    """Whether each head has a learned score beside those of its keys, to which no value belongs: a softmax over both
-    gives the keys less than 1 together."""
+    """Whether each head has a learned score (sink) that joins the softmax without a value, so that the weights of keys
+    sum to less than 1.
+    """
     block_norms: int = 2
-    """Norms of `hidden_size` in a block."""
+    """Number of norms over `hidden_size` in a block."""
     norm_start: float = 1.0
-    """First value of a norm's weight: 0 where the norm multiplies by one plus its weight."""
+    """Initial value of a norm's weight; 0 if the norm multiplies by 1 + weight."""
 
     config_keys: Mapping[str, tuple[str, ...]]
-    """The keys of `config.json` for each field of `ModelSpec`, the preferred first. A field without a key cannot be
-    chosen: `ffn_size` is then 4 x hidden_size, and `num_kv_heads` the number of heads."""
+    """Keys of `config.json` for each field of `ModelSpec`, the preferred key first.
+
+    A field without a key cannot be set: `ffn_size` is then 4 x hidden_size, and `num_kv_heads` the number of heads.
+    """
     counted_with: Mapping[str, bool] = dataclasses.field(default_factory=dict[str, bool])
     """Keys of `config.json` that add or remove parameters, with the value that the parameter count assumes."""
     quantized_files: tuple[str, ...] = ()
-    """Values of `quant_method` in the `quantization_config` of published files that state how weights are stored and
-    nothing of the model."""
+    """Values of `quant_method` in the `quantization_config` of published files that describe only how weights are
+    stored, not the model.
+    """
     trained_with: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
-    """Keys of `config.json` that change the mathematics, with the one value that is trained here."""
+    """Keys of `config.json` that change the mathematics, with the only value that this project trains."""
     config_defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
-    """Defaults of transformers for keys of `config.json` that are left out, where sizes follow from them."""
+    """transformers' defaults for keys of `config.json`, for keys that decide sizes."""
     config_overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
-    """Attributes of transformers' configuration with the value that training needs, whatever `config.json` says."""
+    """Attributes of transformers' configuration that training sets to this value, whatever `config.json` says."""
 
     embeddings: tuple[str, ...]
-    """Paths of the modules before the blocks that have parameters, or may have, the token embedding first."""
+    """Paths of the modules before the blocks that have or may have parameters; the token embedding first."""
     blocks: str
     """Path of the list of blocks."""
     final_norm: str
     """Path of the norm after the last block."""
     head: str
-    """Path of the layer that gives the logits."""
+    """Path of the layer that computes the logits."""
     stored_as: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
+    """Names in files of weights for parameters that transformers renames when it reads and writes them."""
     stored_in_parts: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict[str, tuple[str, ...]])
-    """The ends of the tensors that files have instead of a parameter, joined by rows, by the end of its name; with
-    `{expert}` those of one expert."""
-    """Names that files of weights have for parameters which transformers renames as it reads and writes them."""
+    """The endings of the file tensors that hold one parameter, by the ending of its name, concatenated along rows;
+    `{expert}` stands for the number of one expert.
+    """
 
     tensor_parallel: Mapping[str, Cutting]
-    """Cut of each linear layer of a block under tensor parallelism, by its path in it: "colwise" by outputs, "rowwise"
-    by inputs, the words of transformers' own tables. Attention's layers stand first. A module that stands around a
-    "colwise" layer takes hidden states as its first argument."""
+    """Cut of each linear layer of a block under tensor parallelism, by its path in the block: "colwise" cuts outputs,
+    "rowwise" inputs, as in transformers' tables.
+
+    Attention's layers come first. A module around a "colwise" layer takes hidden states as its first argument.
+    """
     stacked: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
-    """The "colwise" layers whose outputs are several matrices one after another, with their number: a rank has its part
-    of each."""
+    """"colwise" layers whose outputs are several stacked matrices, with the number of matrices; a rank gets its part of
+    each.
+    """
     tensor_parallel_refusal: str = ""
-    """Reason why tensor parallelism cannot cut the blocks, as the first part of a sentence; empty where it can."""
+    """Reason why tensor parallelism cannot cut the blocks, as the first part of a sentence; empty if it can."""
     float8_refusal: str = ""
-    """Reason why a block's linear layers cannot be in FP8, as the first part of a sentence; empty where they can."""
+    """Reason why a block's linear layers cannot be in FP8, as the first part of a sentence; empty if they can."""
     head_sizes: tuple[str, ...] = ()
-    """Attributes of attention that count heads, or values of all heads: a rank has its part."""
+    """Attributes of attention modules that count heads or values of all heads; a rank sets its part."""
     norm_place: str = ""
-    """Path of the module in whose place a norm of what is embedded stands where `ModelSpec.embedding_norm` asks for one
-    that transformers' model lacks; empty where there is no such place."""
+    """Path of the module that a norm of the embeddings replaces if `ModelSpec.embedding_norm` is set and transformers'
+    model lacks that norm; empty if the family has no place for it.
+    """
 
     embedding_factor: str = ""
-    """Attribute of transformers' model with the factor of what is embedded; empty where none is outside of the table.
-    """
+    """Attribute of transformers' model that holds the factor of the embeddings; empty if no such attribute exists."""
     logit_factor: str = ""
-    """Attribute of transformers' model with the factor or the divisor of the logits; empty where there is none."""
+    """Attribute of transformers' model that holds the factor or the divisor of the logits; empty if there is none."""
 
     kernels: str = ""
-    """The module of `trainers.kernels` whose `KERNELS` stand in for modules of transformers; empty where none do."""
+    """Module of `trainers.kernels` whose `KERNELS` replace modules of transformers; empty if none are replaced."""
     code: str = ""
-    """The module of `transformers.models` that has its code, where it is not called `name`."""
+    """Module of `transformers.models` with the family's code, if its name differs from `name`."""
     fp32_softmax: bool = True
-    """Whether transformers' eager attention computes the softmax in fp32, else in the type of the scores."""
+    """Whether transformers' eager attention computes the softmax in fp32; otherwise in the type of the scores."""
     fused_mlp: Mapping[str, tuple[Any, ...]] | None = None
-    """Keys of `config.json` with the values, the default first, under which a feed-forward block is GELU by a tangent
-    between two products with biases; None where `fuse_mlp` has no kernel for it."""
+    """Keys of `config.json` with the values (default first) for which a feed-forward block is tanh-approximated GELU
+    between two products with biases, which `fuse_mlp` can compute; None if it cannot.
+    """
     stepwise_activation: StepwiseActivation | None = None
-    """The costs of an activation that is computed step by step; None where it is one kernel."""
+    """Costs of an activation that is computed in several kernels; None if it is one kernel."""
 
     def linear_layers(self, spec: ModelSizes) -> dict[str, tuple[int, int]]:
-        """Returns (outputs, inputs) of each linear layer of a block, by its path in it; experts, which are stacks of
-        matrices, and what stands beside them are none.
+        """Returns (outputs, inputs) of each linear layer of a block, by its path in the block.
+
+        Experts are left out, because they are stacks of matrices; so are shared experts and routers.
         """
         hidden, width, kv_width = spec.hidden_size, spec.attention_width, spec.num_kv_heads * spec.head_dim
         inside = f"{self.attention_path}."
@@ -157,16 +167,16 @@ class Architecture:
 
     @property
     def attention_path(self) -> str:
-        """Returns the path of attention in a block."""
+        """Path of the attention module in a block."""
         return next(iter(self.tensor_parallel)).rpartition(".")[0]
 
     @property
     def softcap_key(self) -> str:
-        """Returns the key of `config.json` that bounds the logits."""
+        """Key of `config.json` for the bound of the logits."""
         return self.config_keys["logit_softcap"][0]
 
     def matrices_per_layer(self, spec: ModelSizes) -> int:
-        """Returns the number of a block's parameters that take part in matrix products: no norms and no biases."""
+        """Returns the number of a block's parameters in matrix products, without norms and biases."""
         h, width, kv, ffn = spec.hidden_size, spec.attention_width, spec.num_kv_heads * spec.head_dim, spec.ffn_size
         return h * width + 2 * h * kv + width * h + (3 if self.gated else 2) * h * ffn
 
@@ -192,13 +202,13 @@ class Architecture:
         return tables + positions + norms
 
     def tensor_parallel_reason(self, spec: ModelSizes) -> str:
-        """Returns `tensor_parallel_refusal`, or what `spec` has that tensor parallelism cannot cut."""
+        """Returns `tensor_parallel_refusal`, or a reason from the sizes of `spec`."""
         if spec.head_norms and not self.tensor_parallel_refusal:
             return f"{spec.name} norms each head by a module of its own ({self.config_keys['head_norms'][0]})"
         return self.tensor_parallel_refusal
 
     def window(self, config: Mapping[str, Any], num_layers: int) -> SlidingWindow:
-        """Returns the sliding window of `config.json`; families of `trainers.spec.architectures.windows` have one."""
+        """Returns the sliding window that `config` states; this family has none (families in `windows` override it)."""
         return SlidingWindow()
 
     def window_config(self, spec: ModelSizes) -> dict[str, Any]:
@@ -206,7 +216,7 @@ class Architecture:
         return {}
 
     def has_fused_mlp(self, config: Mapping[str, Any]) -> bool:
-        """Returns whether `fuse_mlp` computes what a model of this `config.json` does."""
+        """Returns whether `fuse_mlp` can compute the feed-forward block of a model with this `config.json`."""
         return self.fused_mlp is not None and all(
             config.get(key, values[0]) in values for key, values in self.fused_mlp.items()
         )

@@ -1,5 +1,5 @@
-"""Command R7B and Command A: one LayerNorm without biases for attention and feed-forward block, which stand beside each
-other, scaled logits, and a window in three of four blocks, of which the fourth is not rotated.
+"""Command R7B and Command A: attention and feed-forward block in parallel behind one LayerNorm without biases, scaled
+logits, and a window in three of four blocks; the fourth block has no rotary positions.
 """
 
 from trainers.spec.architectures.llama_like import KEYS_WITH_ATTENTION_BIAS
@@ -10,7 +10,7 @@ ARCHITECTURE = WindowByBlock(
     tied=True,
     block_norms=1,
     global_every=4,
-    # A head is hidden_size / num_heads wide, whatever the file says.
+    # transformers takes hidden_size / num_heads as the width of a head and ignores the file's head_dim.
     config_keys={
         **{field: keys for field, keys in KEYS_WITH_ATTENTION_BIAS.items() if field != "head_width"},
         "logit_scale": ("logit_scale",),

@@ -1,4 +1,4 @@
-"""ERNIE 4.5: Llama with one tied table, neighbouring values of a head turned as pairs, and biases on request."""
+"""ERNIE 4.5: Llama with a tied table, rotary positions on neighbouring values of a head, and optional biases."""
 
 from trainers.spec.architectures.llama_like import KEYS, LlamaLike
 

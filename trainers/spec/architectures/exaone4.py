@@ -1,5 +1,5 @@
-"""EXAONE 4: norms after attention and feed-forward in place of before them, a norm of each head of queries and keys,
-and a window in three of four blocks, of which the fourth is not rotated; without a window all blocks are rotated.
+"""EXAONE 4: norms after attention and feed-forward block instead of before, a norm of each head of queries and keys,
+and a window in three of four blocks; the fourth block has no rotary positions. Without a window all blocks have them.
 """
 
 from trainers.spec.architectures.windows import WindowByBlock

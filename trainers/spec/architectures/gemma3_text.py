@@ -1,4 +1,4 @@
-"""Gemma 3's text model: local blocks with a window between global ones, four norms a block, a scaled and tied table."""
+"""Gemma 3's text model: windowed blocks between global ones, four norms a block, a scaled and tied embedding table."""
 
 from trainers.spec.architectures.llama_like import KEYS_WITH_ATTENTION_BIAS
 from trainers.spec.architectures.windows import WindowByBlock
@@ -20,7 +20,7 @@ ARCHITECTURE = WindowByBlock(
         "num_key_value_heads": 4,
         "head_dim": 256,
     },
-    # transformers reads a cap of the scores and leaves it out: no attention of its Gemma 3 is given one.
+    # transformers reads attn_logit_softcapping but never passes it to the attention of Gemma 3.
     trained_with={"attn_logit_softcapping": None, "use_bidirectional_attention": False},
     code="gemma3",
 )

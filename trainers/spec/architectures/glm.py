@@ -1,4 +1,4 @@
-"""GLM-4 of 2024: Llama with partly turned heads, one matrix for gate and up, and biases of queries, keys and values."""
+"""GLM-4 of 2024: Llama with partly rotated heads, one matrix for gate and up, biases of queries, keys and values."""
 
 from trainers.spec.architectures.llama_like import ATTENTION_CUT, KEYS_WITH_ATTENTION_BIAS, LlamaLike
 

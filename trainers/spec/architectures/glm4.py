@@ -1,5 +1,5 @@
-"""GLM-4 of 2025: Llama with norms before and after attention and feed-forward block, heads that are turned in part, one
-matrix for gate and up, and biases of queries, keys and values.
+"""GLM-4 of 2025: Llama with norms before and after attention and feed-forward block, partly rotated heads, one matrix
+for gate and up, and biases of queries, keys and values.
 """
 
 from trainers.spec.architectures.llama_like import ATTENTION_CUT, KEYS_WITH_ATTENTION_BIAS, LlamaLike

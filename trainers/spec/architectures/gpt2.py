@@ -1,6 +1,6 @@
 """GPT-2: learned positions, LayerNorm, biases, one tied table.
 
-Where `ModelSpec.embedding_norm` asks for it, a norm of token and position embeddings stands in place of their dropout.
+If `ModelSpec.embedding_norm` is set, a norm of token and position embeddings replaces their dropout.
 """
 
 from trainers.spec.architectures.architecture import Architecture, StepwiseActivation
@@ -25,7 +25,7 @@ ARCHITECTURE = Architecture(
         "tied_embeddings": ("tie_word_embeddings",),
     },
     counted_with={"add_cross_attention": False},
-    # Each forward pass would search the tokens for padding, and the host would wait for the device there.
+    # With a pad token, each forward pass would search the tokens for padding, and the host would wait for the device.
     config_overrides={"pad_token_id": None},
     embeddings=("transformer.wte", "transformer.wpe", "transformer.drop"),
     norm_place="transformer.drop",
@@ -43,8 +43,8 @@ ARCHITECTURE = Architecture(
     head_sizes=("num_heads", "embed_dim", "split_size"),
     fp32_softmax=False,
     fused_mlp={"activation_function": ("gelu_new", "gelu_pytorch_tanh")},
-    # `NewGELUActivation`: 8 kernels, and autograd's of each. Besides input and output, autograd saves the tangent, half
-    # the input, and one plus the tangent.
+    # `NewGELUActivation` runs 8 kernels, and autograd's of each. Besides input and output, autograd saves the tanh,
+    # half the input, and 1 + tanh.
     stepwise_activation=StepwiseActivation(
         forward_accesses=18.0, backward_accesses=28.0, saved_tensors=5.0, takes_power=True
     ),

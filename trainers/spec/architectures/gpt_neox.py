@@ -1,4 +1,4 @@
-"""GPT-NeoX and Pythia: rotary positions, LayerNorm, biases, a head with a table apart."""
+"""GPT-NeoX and Pythia: rotary positions, LayerNorm, biases, an untied head."""
 
 from trainers.spec.architectures.architecture import Architecture
 

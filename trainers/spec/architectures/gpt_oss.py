@@ -1,5 +1,5 @@
-"""GPT-OSS: experts with biases in every block, whose weights lie transposed, a window in every second block, and
-attention with sinks.
+"""GPT-OSS: experts with biases and transposed weights in every block, a window in every second block, and attention
+with sinks.
 """
 
 import dataclasses
@@ -19,9 +19,10 @@ class _GptOss(WithExperts, WindowByBlock):
     stored_in_parts: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict[str, tuple[str, ...]])
 
 
-# transformers' clamped SwiGLU of values that lie in turns. Forward: the biases, two clamps, the gate's factor, sigmoid
-# and product, one more than the other half, and the product of both; backward autograd's of each, where the two halves
-# are filled up with zeros and added. The halves, the clamped gate, its sigmoid, both factors and the output are saved.
+# transformers' clamped SwiGLU of interleaved gate and up values. Forward: the biases, two clamps, the gate's factor,
+# sigmoid and product, the other half plus one, and the product of both. Backward: autograd's kernels of each; the two
+# halves are padded with zeros and added. Saved: both halves, the clamped gate, its sigmoid, both factors and the
+# output.
 _CLAMPED_SWIGLU = StepwiseActivation(forward_accesses=20.0, backward_accesses=40.0, saved_tensors=7.0)
 
 ARCHITECTURE = _GptOss(
@@ -36,7 +37,7 @@ ARCHITECTURE = _GptOss(
     },
     stepwise_activation=_CLAMPED_SWIGLU,
     quantized_files=("mxfp4",),
-    # transformers 5.17 has the numbers of its clamped SwiGLU in its code.
+    # transformers 5.17 has the constants of its clamped SwiGLU in its code.
     trained_with={"swiglu_alpha": 1.702, "swiglu_limit": 7.0, "output_router_logits": False},
     config_defaults={
         "vocab_size": 201_088,

@@ -1,4 +1,4 @@
-"""Helium: Llama with neighbouring values of a head turned as pairs."""
+"""Helium: Llama with rotary positions on neighbouring values of a head."""
 
 from trainers.spec.architectures.llama_like import KEYS_WITH_ATTENTION_BIAS, LlamaLike
 

@@ -1,4 +1,4 @@
-"""InternLM3: Llama by other names of its biases, which all linear layers of a block have, or none has."""
+"""InternLM3: Llama with other config keys for its biases, which either all linear layers of a block have or none."""
 
 from trainers.spec.architectures.llama_like import KEYS, LlamaLike
 

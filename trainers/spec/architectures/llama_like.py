@@ -1,4 +1,4 @@
-"""`LlamaLike`: what Llama and the families after it share, as defaults that a family's own declaration changes."""
+"""`LlamaLike`: defaults shared by Llama and the families derived from it; a family's declaration overrides them."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "tied_embeddings": ("tie_word_embeddings",),
 }
 KEYS_WITH_ATTENTION_BIAS: Mapping[str, tuple[str, ...]] = {**KEYS, "attention_bias": ("attention_bias",)}
-"""The same where the linear layers of attention may have biases."""
+"""`KEYS` for families whose linear layers of attention may have biases."""
 ATTENTION_CUT: Mapping[str, Cutting] = {
     "self_attn.q_proj": "colwise",
     "self_attn.k_proj": "colwise",
@@ -32,10 +32,10 @@ _CUT: Mapping[str, Cutting] = {
     "mlp.down_proj": "rowwise",
 }
 UNGATED_CUT: Mapping[str, Cutting] = {path: cut for path, cut in _CUT.items() if path != "mlp.gate_proj"}
-# `ReLUSquaredActivation` under autocast, which computes the square, a power, in fp32: ReLU, the cast of its result, the
-# square and the cast back, and autograd's of each. ReLU's result is saved in both types, and the square.
+# `ReLUSquaredActivation` under autocast, which computes the square (a power) in fp32: ReLU, the cast of its result, the
+# square and the cast back, and autograd's kernels of each. Saved: ReLU's result in both types, and the square.
 SQUARED_RELU = StepwiseActivation(forward_accesses=12.0, backward_accesses=23.0, saved_tensors=4.0)
-"""The costs of a ReLU's square in values of two bytes."""
+"""Costs of a squared ReLU, in values of two bytes."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

@@ -1,4 +1,4 @@
-"""Ministral 3: Mistral whose queries are scaled by their position, beyond the length before rotary positions were
+"""Ministral 3: Mistral with queries scaled by position beyond the original length, before rotary positions were
 stretched.
 """
 

@@ -1,4 +1,4 @@
-"""Mistral and Ministral: Llama with a sliding window in every block, or in none."""
+"""Mistral and Ministral: Llama with a sliding window in every block or in none."""
 
 from trainers.spec.architectures.windows import WindowInEveryBlock
 

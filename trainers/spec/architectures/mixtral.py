@@ -1,4 +1,4 @@
-"""Mixtral: Mistral with experts in every block, whose weights for a token sum up to 1."""
+"""Mixtral: Mistral with experts in every block; a token's expert weights sum to 1."""
 
 from trainers.spec.architectures.llama_like import KEYS
 from trainers.spec.architectures.with_experts import WithExperts

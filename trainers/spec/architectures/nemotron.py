@@ -1,5 +1,5 @@
-"""Nemotron and Minitron: Llama with LayerNorm by one plus its weight, partly turned heads, two matrices in the
-feed-forward block, and the square of a ReLU between them.
+"""Nemotron and Minitron: Llama with a LayerNorm that multiplies by 1 + weight, partly rotated heads, two matrices in
+the feed-forward block, and a squared ReLU between them.
 """
 
 from trainers.spec.architectures.llama_like import (

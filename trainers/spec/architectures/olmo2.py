@@ -1,4 +1,4 @@
-"""OLMo 2: norms after attention and feed-forward in place of before them, queries and keys normed over all heads."""
+"""OLMo 2: norms after attention and feed-forward block instead of before, queries and keys normed over all heads."""
 
 from trainers.spec.architectures.llama_like import KEYS_WITH_ATTENTION_BIAS, LlamaLike
 

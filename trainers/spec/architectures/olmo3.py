@@ -1,4 +1,4 @@
-"""OLMo 3: OLMo 2 with a window in three of four blocks."""
+"""OLMo 3: OLMo 2 with a sliding window in three of four blocks."""
 
 from trainers.spec.architectures.llama_like import KEYS_WITH_ATTENTION_BIAS
 from trainers.spec.architectures.windows import WindowByBlock

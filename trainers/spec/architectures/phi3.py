@@ -1,4 +1,4 @@
-"""Phi-3 and Phi-4: Llama with one matrix for queries, keys and values and one for gate and up, with a window or not."""
+"""Phi-3 and Phi-4: Llama with one matrix for queries, keys and values, one for gate and up, and an optional window."""
 
 from trainers.spec.architectures.windows import WindowInEveryBlock
 

@@ -1,4 +1,4 @@
-"""Qwen2 and Qwen2.5: Llama with biases of queries, keys and values, and a window in later blocks on request."""
+"""Qwen2 and Qwen2.5: Llama with biases of queries, keys and values, and an optional window in later blocks."""
 
 from trainers.spec.architectures.windows import WindowByBlock
 

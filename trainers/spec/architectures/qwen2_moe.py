@@ -1,5 +1,5 @@
-"""Qwen1.5 and Qwen2 with experts: biases of queries, keys and values, and beside the chosen experts one that every
-token passes, weighted by a gate of its own.
+"""Qwen1.5 and Qwen2 with experts: biases of queries, keys and values, and a shared expert with its own gate beside the
+chosen experts.
 """
 
 from trainers.spec.architectures.llama_like import KEYS

@@ -1,4 +1,4 @@
-"""Qwen3: Llama with a norm of each head of queries and keys, and heads of a width of their own."""
+"""Qwen3: Llama with a norm of each head of queries and keys, and a stated head width."""
 
 from trainers.spec.architectures.llama_like import KEYS_WITH_ATTENTION_BIAS
 from trainers.spec.architectures.windows import WindowByBlock

@@ -1,4 +1,4 @@
-"""Qwen3 with experts: heads and norms of Qwen3, experts in every block."""
+"""Qwen3 with experts: Qwen3's heads and norms, experts in every block."""
 
 from trainers.spec.architectures.llama_like import KEYS_WITH_ATTENTION_BIAS
 from trainers.spec.architectures.with_experts import WithExperts

@@ -1,4 +1,4 @@
-"""Seed-OSS: Llama with biases of queries, keys and values, heads of a width of their own, and biases on request."""
+"""Seed-OSS: Llama with biases of queries, keys and values, a stated head width, and optional other biases."""
 
 from trainers.spec.architectures.llama_like import KEYS_WITH_ATTENTION_BIAS, LlamaLike
 

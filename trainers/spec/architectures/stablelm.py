@@ -1,5 +1,5 @@
-"""StableLM: Llama with LayerNorm and partly turned heads; on request with biases of queries, keys and values, a norm of
-each head, and one norm for attention and feed-forward block.
+"""StableLM: Llama with LayerNorm and partly rotated heads; optional biases of queries, keys and values, norms of each
+head, and one norm for attention and feed-forward block.
 """
 
 from trainers.spec.architectures.llama_like import KEYS, LlamaLike

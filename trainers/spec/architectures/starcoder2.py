@@ -1,4 +1,4 @@
-"""StarCoder 2: Llama with LayerNorm, biases, two matrices in the feed-forward block, one tied table, and a window."""
+"""StarCoder 2: Llama with LayerNorm, biases, two matrices in the feed-forward block, a tied table, and a window."""
 
 from trainers.spec.architectures.llama_like import ATTENTION_CUT
 from trainers.spec.architectures.windows import WindowInEveryBlock

@@ -1,4 +1,4 @@
-"""Families with a sliding window: which keys of `config.json` say how long it is, and which blocks have it."""
+"""Families with a sliding window: the keys of `config.json` for its length and for the blocks that have it."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from trainers.spec.codec import shortened
 from trainers.spec.model_sizes import ModelSizes
 
 _LOCAL, _GLOBAL = "sliding_attention", "full_attention"
-"""Names in transformers' `layer_types` of blocks with a window and of blocks without one."""
+"""Names in transformers' `layer_types` for blocks with a window and for blocks without."""
 
 
 def _size(config: Mapping[str, Any], default: int) -> int:
@@ -31,10 +31,10 @@ def _whole_number(config: Mapping[str, Any], key: str, default: int, *, least: i
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class WindowInEveryBlock(LlamaLike):
-    """A family whose blocks all have the window of `sliding_window`, or none has one."""
+    """A family in which either all blocks or none have the window of `sliding_window`."""
 
     default_window: int = 0
-    """`sliding_window` where the configuration leaves it out."""
+    """`sliding_window` if the configuration does not state it."""
 
     def window(self, config: Mapping[str, Any], num_layers: int) -> SlidingWindow:
         size = _size(config, self.default_window)
@@ -48,17 +48,18 @@ class WindowInEveryBlock(LlamaLike):
 class WindowByBlock(LlamaLike):
     """A family in which `layer_types` names the blocks with a window.
 
-    Where it is left out, every `global_every`-th block has none; at 0 the window begins at block `max_window_layers`.
+    Without `layer_types` every `global_every`-th block has no window; if `global_every` is 0, the window starts at
+    block `max_window_layers`.
     """
 
     default_window: int = 4096
-    """`sliding_window` where the configuration leaves it out."""
+    """`sliding_window` if the configuration does not state it."""
     switch: str = ""
-    """The key that turns the window on; empty where it always is on."""
+    """Key that turns the window on; empty if it is always on."""
     global_every: int = 0
-    """Blocks from one without a window to the next, where `layer_types` is left out; 0 for `max_window_layers`."""
+    """Distance between blocks without a window if `layer_types` is not stated; 0 means `max_window_layers` decides."""
     masks_always: bool = True
-    """Whether transformers makes the window's mask, which takes a length, even where no block has the window."""
+    """Whether transformers builds the window's mask, which needs a length, even if no block has the window."""
 
     def window(self, config: Mapping[str, Any], num_layers: int) -> SlidingWindow:
         size = _size(config, self.default_window)
@@ -86,7 +87,7 @@ class WindowByBlock(LlamaLike):
         return SlidingWindow(size=size if count else 0, num_layers=count)
 
     def window_config(self, spec: ModelSizes) -> dict[str, Any]:
-        """Returns keys by which blocks without a window lie evenly among the others, one of them at the end."""
+        """Returns keys that spread the blocks without a window evenly, with one of them last."""
         count = spec.num_layers - spec.window_layers
         is_global = [(i + 1) * count // spec.num_layers > i * count // spec.num_layers for i in range(spec.num_layers)]
         switch = {self.switch: spec.window > 0} if self.switch else {}

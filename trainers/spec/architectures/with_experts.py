@@ -1,4 +1,4 @@
-"""Families whose feed-forward blocks are experts, of which a router chooses some for each token."""
+"""Families with a mixture of experts: a router chooses some of a block's feed-forward networks for each token."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -15,15 +15,14 @@ STORED_EXPERTS: Mapping[str, tuple[str, ...]] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class WithExperts(LlamaLike):
-    """A family all of whose blocks have experts of one width, `ModelSizes.ffn_size`, and beside them one of another
-    width that every token passes, or none (`ModelSizes.shared_ffn_size`). The router's probabilities, a softmax over
-    all experts, are computed in fp32.
+    """A family in which every block has experts of one width (`ModelSizes.ffn_size`) and optionally a shared expert of
+    another width (`ModelSizes.shared_ffn_size`). The router's softmax over all experts is computed in fp32.
     """
 
     router: str = "mlp.gate"
     """Path of the router in a block."""
     experts: str = "mlp.experts"
-    """Path in a block of the module whose parameters have the experts as their first dimension."""
+    """Path in a block of the module whose parameters have the experts as first dimension."""
     expert_bias: bool = False
     """Whether the router and both products of an expert have biases."""
     stored_in_parts: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=lambda: STORED_EXPERTS)

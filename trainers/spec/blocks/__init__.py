@@ -1,5 +1,5 @@
-"""Kinds of transformer blocks: a new one is a file here with its `KIND`, and one with its costs in
-`platform/cost_model/blocks`. A model's blocks of no other kind are dense.
+"""Kinds of transformer blocks. A new kind is a file here that defines `KIND`, and a file with its costs in
+`platform/cost_model/blocks`. Blocks of no other kind are dense.
 """
 
 import importlib
@@ -21,7 +21,7 @@ KINDS: tuple[BlockKind, ...] = (
 
 
 def blocks_of(spec: ModelSizes) -> tuple[tuple[BlockKind, int], ...]:
-    """Returns the kinds of the model's blocks, each with the number of blocks."""
+    """Returns the kinds of the model's blocks, each with its number of blocks."""
     others = [(kind, count) for kind in KINDS[:-1] if (count := kind.count(spec))]
     dense = spec.num_layers - sum(count for _, count in others)
     return (*others, *([(DENSE, dense)] if dense else []))

@@ -1,4 +1,4 @@
-"""Blocks with experts: a router chooses for each token some of many feed-forward blocks of one width."""
+"""Mixture-of-experts blocks: a router chooses for each token some of many feed-forward networks of one width."""
 
 from typing import ClassVar
 
@@ -14,22 +14,21 @@ def _has_biases(spec: ModelSizes) -> bool:
 
 
 def _matrices(spec: ModelSizes) -> int:
-    """Returns the parameters of one expert's matrices: gate, up and down."""
+    """Returns the number of parameters of one expert's matrices: gate, up and down."""
     return 3 * spec.hidden_size * spec.ffn_size
 
 
 def _expert(spec: ModelSizes) -> int:
-    """Returns the parameters of one expert."""
     return _matrices(spec) + (2 * spec.ffn_size + spec.hidden_size if _has_biases(spec) else 0)
 
 
 def _shared(spec: ModelSizes) -> int:
-    """Returns the parameters of the expert that every token passes, and of the gate that weights it."""
+    """Returns the number of parameters of the shared expert and of its gate."""
     return 3 * spec.hidden_size * spec.shared_ffn_size + (spec.hidden_size if spec.shared_ffn_size else 0)
 
 
 class Experts(BlockKind):
-    """Blocks with experts and without a window."""
+    """Blocks with experts and without a sliding window."""
 
     name = "experts"
     costs = "experts"
@@ -60,20 +59,21 @@ class Experts(BlockKind):
         return super().product_parameters(spec) + others + self._router(spec).values
 
     def last_product(self, spec: ModelSizes) -> int:
-        """Returns none: the router's gradient needs the outputs of the experts."""
+        """Returns 0: the backward pass needs the experts' outputs for the router's gradient."""
         return 0
 
     def saved_weights(self, spec: ModelSizes) -> int:
-        """Returns none: experts are not computed in FP8."""
+        """Returns 0: experts are not computed in FP8."""
         return 0
 
     def inner_width(self, spec: ModelSizes) -> int:
-        """Returns the width of all experts of a token together."""
+        """Returns the summed width of the experts that a token uses."""
         return spec.experts_per_token * spec.ffn_size + spec.shared_ffn_size
 
     def matrices(self, spec: ModelSizes) -> tuple[Matrix, ...]:
-        """Returns the linear layers of attention, the router and the expert of all tokens with its gate; experts are
-        no matrices, but stacks of them.
+        """Returns the weights of attention, the router, the shared expert and its gate.
+
+        Other experts are left out, because they are stacks of matrices and not linear layers.
         """
         queries, output, _ = super().matrices(spec)
         hidden, shared = spec.hidden_size, spec.shared_ffn_size
@@ -81,11 +81,11 @@ class Experts(BlockKind):
         return (queries, output, self._router(spec), *of_all)
 
     def divided_sizes(self, spec: ModelSizes) -> tuple[tuple[int, str], ...]:
-        """Returns those of attention alone."""
+        """Returns attention's sizes only; tensor parallelism does not cut experts."""
         return ((spec.num_heads, "heads"), (spec.num_kv_heads, "key/value heads"))
 
     def linear_sizes(self, spec: ModelSizes) -> dict[str, int]:
-        """Returns those of attention and the router."""
+        """Returns the sizes of attention and the router."""
         sizes = {name: size for name, size in super().linear_sizes(spec).items() if name != "ffn_size"}
         return {**sizes, "num_experts": spec.num_experts}
 

@@ -1,4 +1,4 @@
-"""Blocks with experts whose queries see a sliding window."""
+"""Blocks with experts and sliding-window attention."""
 
 from trainers.spec.blocks.experts import Experts
 from trainers.spec.blocks.windowed import Windowed

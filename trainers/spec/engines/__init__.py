@@ -1,7 +1,7 @@
-"""The rules of all engines, asked without building one and without torch.
+"""The rules of all engines; no engine is built and torch is not imported.
 
-A new engine is a file here (its `EngineRules`), one in `trainers/engines` (how it runs), one line in
-`trainers.spec.engines.rules.REGISTRY` and one line in the contract test. An engine outside this project is named by the
+A new engine is a file here (its `EngineRules`), a file in `trainers/engines` (how it runs), a line in
+`trainers.spec.engines.rules.REGISTRY` and a line in the contract test. An engine outside this project is named by the
 import path of its rules.
 """
 
@@ -26,39 +26,39 @@ __all__ = [
 
 _PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 WRITTEN = ("journal.jsonl", "scaling.json", "training.json")
-"""Files of studies and trainings: whoever sent a folder with one of them may have put a module beside it."""
+"""Files of studies and trainings. A folder with one of them may come from somebody else, and so may a module beside it.
+"""
 
 
 def names() -> tuple[str, ...]:
-    """Returns the names of this project's engines."""
     return tuple(REGISTRY)
 
 
 def predicted() -> tuple[str, ...]:
-    """Returns the names of other software's engines, of which layouts are predicted and never run here."""
+    """Returns the names of other software's engines, for which layouts are predicted and never run."""
     return tuple(PREDICTED)
 
 
 def packages() -> tuple[str, ...]:
-    """Returns the packages beyond torch and transformers that this project's engines need."""
+    """Returns the packages that this project's engines need beyond torch and transformers."""
     return tuple(dict.fromkeys(package for rules in registered() for package in rules.packages))
 
 
 def is_path(name: str) -> bool:
-    """Returns whether `name` is the import path of an engine outside this project, importable or not."""
+    """Returns whether `name` has the form of an import path to an engine outside this project; nothing is imported."""
     return _PATH.fullmatch(name) is not None
 
 
 @functools.cache
 def rules_of(name: str) -> EngineRules:
-    """Returns the rules of the engine of that name. Imports nothing from outside this project: a journal may come from
-    someone else.
+    """Returns the rules of the named engine. Imports nothing from outside this project, because a journal may come from
+    somebody else.
 
-    The rules of an engine named by its import path follow from the path; its module is asked only for what may run
-    (`refusals`).
+    For an engine named by its import path, the rules follow from the path; its module is imported only to ask for
+    `refusals`.
 
     Raises:
-        ValueError: neither a name nor an import path.
+        ValueError: `name` is neither a known name nor an import path.
     """
     if path := REGISTRY.get(name) or PREDICTED.get(name) or OF_WORKLOADS.get(name):
         return attribute(path)
@@ -72,10 +72,10 @@ def rules_of(name: str) -> EngineRules:
 
 @functools.cache
 def imported_rules(name: str) -> EngineRules:
-    """Returns the engine's own rules: those of `rules_of`, or those that an import path leads to.
+    """Returns the engine's own rules, imported from its path if it lies outside this project.
 
     Raises:
-        ValueError: no such engine, or one that cannot be imported here.
+        ValueError: the engine is unknown, cannot be imported, or lies in the folder of a study or training.
     """
     rules = rules_of(name)
     if not isinstance(rules, ThirdPartyRules):
@@ -87,7 +87,7 @@ def imported_rules(name: str) -> EngineRules:
         )
     try:
         rules = attribute(name)
-    except Exception as error:  # the user's module: whatever it raises is told in one sentence
+    except Exception as error:  # the user's module may raise anything; report it in one sentence
         raise ValueError(f"engine {name} cannot be imported: {type(error).__name__}: {error}") from error
     if not isinstance(rules, EngineRules):
         raise ValueError(f"engine {name} is no trainers.spec.engines.rules.EngineRules, got {type(rules).__name__}")
@@ -97,12 +97,12 @@ def imported_rules(name: str) -> EngineRules:
 
 
 def _received(name: str) -> Iterator[Path]:
-    """Yields the folders of studies and trainings in which the module of an import path lies. Imports nothing."""
+    """Yields the folders of studies and trainings that contain the module of an import path. Imports nothing."""
     first, *inner = name.partition(":")[0].split(".")
     try:
         spec = importlib.util.find_spec(first)
     except (ImportError, ValueError):
-        return  # whoever imports it is told why
+        return  # the later import reports the reason
     places = [spec.origin] if spec and spec.origin else []
     for place in (*places, *((spec and spec.submodule_search_locations) or ())):
         for folder in Path(place, *inner).resolve().parents:
@@ -112,8 +112,8 @@ def _received(name: str) -> Iterator[Path]:
 
 @functools.cache
 def engines_with(axis: str) -> str:
-    """Returns the engines of this project that have `axis`, with their stages, such as "fsdp and of deepspeed at stage
-    3".
+    """Returns this project's engines that have `axis`, with their stages, as text such as "fsdp and of deepspeed at
+    stage 3".
     """
     names: list[str] = []
     for rules in registered():
@@ -125,8 +125,7 @@ def engines_with(axis: str) -> str:
 
 
 def source_hash(name: str) -> str:
-    """Returns 12 hex digits of SHA-256 over the source of an engine outside this project: its rules' module and its
-    runtime's.
+    """Returns 12 hex digits of SHA-256 over the source files of an outside engine's rules and runtime modules.
 
     Raises:
         ValueError: the engine cannot be imported, or its source cannot be found.
@@ -143,15 +142,15 @@ def source_hash(name: str) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ThirdPartyRules(EngineRules):
-    """Rules in place of an engine outside this project, imported or not: its layouts can be read and reported
-    everywhere.
+    """Placeholder for an engine outside this project, so that its journals can be read and reported without importing
+    it.
     """
 
     def chooses_sync(self, layout: LayoutAxes) -> bool:
         return layout.data_parallel > 1
 
     def contradictions(self, layout: LayoutAxes) -> Iterator[str]:
-        return iter(())  # they stand among the refusals
+        return iter(())  # the engine's contradictions are yielded as refusals
 
     def refusals(self, recipe: Recipe, layout: LayoutAxes) -> Iterator[str]:
         try:
@@ -164,8 +163,8 @@ class ThirdPartyRules(EngineRules):
 
 
 def mismatches(in_effect: Mapping[str, Any], recipe: Recipe, layout: LayoutAxes, *, grad_accum: int) -> list[str]:
-    """Returns a sentence for each difference between what an engine runs and what was requested; empty where there is
-    none.
+    """Returns a sentence for each difference between the configuration in effect and the requested one; empty if there
+    is none.
     """
     expected: dict[str, Any] = {
         "world_size": layout.world_size,
@@ -183,14 +182,14 @@ def mismatches(in_effect: Mapping[str, Any], recipe: Recipe, layout: LayoutAxes,
             expected[name] = getattr(layout, name)
     if recipe.optimizer == "adamw":
         expected |= {name: getattr(recipe, name) for name in ("beta1", "beta2", "epsilon")} | {"fused": True}
-    # Gradients travel and are added up in the states' type, where an engine has a setting for it.
+    # Engines that can set the type report it; gradients are exchanged and summed in the states' type.
     sums = ("reduce_precision", "accumulation_precision")
     expected |= {name: recipe.state_precision for name in sums if name in in_effect}
-    # Dropout is off: its mask would depend on how a batch is cut.
+    # Dropout must be off, because its mask would depend on how a batch is divided.
     expected |= {
         name: value for name, value in (("grad_clip", recipe.grad_clip), ("dropout", 0.0)) if name in in_effect
     }
-    # Engines without one of these have nothing to read back.
+    # Engines that cannot have one of these at another value than the default do not report it.
     readable = ("compression", "attention_mask", "trained_tokens", "routing", "balance_loss", "decay")
     for name in (*readable, "adapter", "lora_targets", "lora_alpha"):
         if getattr(recipe, name) != defaults_of(type(recipe))[name] or name in in_effect:

@@ -1,4 +1,4 @@
-"""The rules of DDP: whole models on every rank, gradients compressed or not."""
+"""The rules of DDP: whole models on every rank, optional gradient compression."""
 
 import abc
 import dataclasses
@@ -11,11 +11,11 @@ from trainers.spec.layout_axes import CUTTING, MODEL_PARALLEL, LayoutAxes
 from trainers.spec.recipe import Recipe
 
 PIECE_VALUES = 2**27
-"""Most gradients that bf16 compression copies at once."""
+"""Largest number of gradient values that bf16 compression copies at once."""
 
 
 class DdpAxis(EngineAxis, abc.ABC):
-    """One axis in DDP."""
+    """An axis in DDP."""
 
     @abc.abstractmethod
     def replays(self, layout: LayoutAxes) -> bool:
@@ -23,7 +23,7 @@ class DdpAxis(EngineAxis, abc.ABC):
 
     @abc.abstractmethod
     def in_effect(self, is_replayed: bool | None) -> Any:
-        """Returns the axis' value where micro-steps are replayed or not; None where the first step is still to come."""
+        """Returns the axis's value, given whether micro-steps are replayed; None before the first step."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -43,7 +43,8 @@ class _Ddp(EngineRules):
                 "an fp16 gradient that overflows would stay in PowerSGD's error feedback for ever:"
                 " choose compute_precision bf16 or fp32, or compression bf16 or none"
             )
-        # One data-parallel rank asked for "every" has "last" here: it exchanges nothing, and both words mean the same.
+        # A layout with one data-parallel rank and "every" counts as "last": it exchanges nothing, so both mean the
+        # same.
         if recipe.powersgd_rank and layout.grad_sync == "every":
             yield (
                 "PowerSGD at every micro-step approximates other sums than at the last one, which is another recipe:"

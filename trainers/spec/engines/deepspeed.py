@@ -1,4 +1,4 @@
-"""The rules of DeepSpeed at each stage of ZeRO."""
+"""The rules of DeepSpeed at each ZeRO stage."""
 
 import abc
 import dataclasses
@@ -12,15 +12,15 @@ from trainers.spec.recipe import Recipe
 
 
 class DeepSpeedAxis(EngineAxis, abc.ABC):
-    """One axis in DeepSpeed."""
+    """An axis in DeepSpeed."""
 
     @abc.abstractmethod
     def zero_settings(self, recipe: Recipe, layout: LayoutAxes) -> dict[str, Any]:
-        """Returns the entries of the configuration's `zero_optimization`; empty for the library's own."""
+        """Returns entries for `zero_optimization` in the configuration; empty for the library's defaults."""
 
     @abc.abstractmethod
     def in_effect(self, engine: Any, recipe: Recipe) -> Any:
-        """Returns the axis' value, read back from DeepSpeed's engine."""
+        """Returns the axis's value as read back from DeepSpeed's engine."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

@@ -1,11 +1,11 @@
-"""`EngineAxis`: one axis in one of the engines that have it.
+"""`EngineAxis`: an axis in one of the engines that have it.
 
-Each such axis has a file in `trainers/spec/engines/axes`, named as the axis. The file's `ENGINES` has, by engine, an
-`EngineAxis`: at which stages the engine has the axis, what it refuses, how its library is told and what is read back.
-Engines, exports and rules ask `axes_of_engine`; none names an axis. The axis is declared in
+Each such axis has a file in `trainers/spec/engines/axes`, named like the axis. Its `ENGINES` maps engines to an
+`EngineAxis`: the stages at which the engine has the axis, refusals, settings for the engine's library and the value
+read back. Engines, exports and rules call `axes_of_engine` and name no axis. The axis itself is declared in
 `trainers/spec/layout_axes.py`.
 
-`schedule`, `virtual` and `cp_exchange` have no file: they are the mesh's, which an engine uses or not
+`schedule`, `virtual` and `cp_exchange` have no file, because the mesh implements them for all engines that use it
 (`EngineRules.axes`).
 """
 
@@ -26,33 +26,33 @@ _FILES = "trainers.spec.engines.axes"
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class EngineAxis:
-    """One axis in one engine. Each engine with such axes has a subclass, with what its runtime needs."""
+    """An axis in one engine. Each engine has a subclass with the methods that its runtime calls."""
 
     stages: tuple[int, ...]
-    """The values of `zero_stage` at which the engine has the axis."""
+    """Values of `zero_stage` at which the engine has the axis."""
     elsewhere: str = ""
-    """Text on what another program does instead; empty where the engine's own configuration includes the axis."""
+    """Text on another program's behaviour instead; empty if the engine's own configuration includes the axis."""
 
     def contradictions(self, layout: LayoutAxes) -> Iterator[str]:
-        """Returns an iterator over sentences, one for each value that contradicts the rest of the layout."""
+        """Returns sentences on values that contradict the rest of the layout."""
         return iter(())
 
     def refusals(self, recipe: Recipe, layout: LayoutAxes) -> Iterator[str]:
-        """Returns an iterator over sentences, one for each reason why the engine cannot run `recipe` with the value."""
+        """Returns sentences on why the engine cannot run `recipe` with the layout's value."""
         return iter(())
 
     def needs(self, layout: LayoutAxes, cluster: Cluster) -> Iterator[str]:
-        """Returns an iterator over sentences, one for each reason why these devices cannot run the value."""
+        """Returns sentences on why the devices of `cluster` cannot run the layout's value."""
         return iter(())
 
     def fewest_shards(self, value: Any) -> int:
-        """Returns the smallest `dp_shard` with which the value is valid."""
+        """Returns the smallest `dp_shard` for which the value is valid."""
         return 1
 
 
 @functools.cache
 def _by_axis() -> Mapping[str, Mapping[str, EngineAxis]]:
-    """Returns the axes by name, then by engine, in the order of the declarations."""
+    """Returns the axes by name, then by engine, in the order of their declarations."""
     names = [name for name, declared in axes_of(LayoutAxes).items() if declared.of_some_engines]
     return {
         name: importlib.import_module(f"{_FILES}.{name}").ENGINES
@@ -63,12 +63,12 @@ def _by_axis() -> Mapping[str, Mapping[str, EngineAxis]]:
 
 @functools.cache
 def axes_of_engine(engine: str) -> Mapping[str, EngineAxis]:
-    """Returns the engine's axes by name, of those that have a file."""
+    """Returns the engine's axes that have a file, by name."""
     return {name: engines[engine] for name, engines in _by_axis().items() if engine in engines}
 
 
 def fewest_shards(values: Mapping[str, Any]) -> int:
-    """Returns the smallest `dp_shard` with which all these axis values are valid, in any engine."""
+    """Returns the smallest `dp_shard` for which all these axis values are valid, in any engine."""
     required = [
         engine.fewest_shards(values[name])
         for name, engines in _by_axis().items()

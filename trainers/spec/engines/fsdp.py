@@ -13,18 +13,18 @@ from trainers.spec.recipe import Recipe
 
 
 class FsdpAxis(EngineAxis, abc.ABC):
-    """One axis in FSDP2."""
+    """An axis in FSDP2."""
 
     def wrapping(self, layout: LayoutAxes) -> dict[str, Any]:
-        """Returns arguments of `fully_shard` for a block, which replace the runtime's."""
+        """Returns arguments of `fully_shard` for a block; they override the runtime's."""
         return {}
 
     def lay_out(self, units: Sequence[Any], layout: LayoutAxes) -> None:
-        """Changes the sharded blocks of one model, given in the order of the forward pass."""
+        """Configures the sharded blocks of one model, given in the order of the forward pass."""
 
     @abc.abstractmethod
     def in_effect(self, units: Sequence[Any]) -> Any:
-        """Returns the axis' value, read back from the sharded blocks of all models."""
+        """Returns the axis's value as read back from the sharded blocks of all models."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -34,7 +34,7 @@ class _Fsdp(EngineRules):
         return f"hybrid {kind}" if layout.is_hybrid else kind
 
     def strategy(self, layout: LayoutAxes) -> str:
-        # Parameters kept after the forward pass: gradients and states alone are sharded then.
+        # Stage 2 keeps parameters after the forward pass, so only gradients and states are sharded, as in ZeRO-2.
         if layout.is_hybrid:
             return "hsdp"
         return "fsdp" if layout.zero_stage == 3 else "zero2"
@@ -71,7 +71,7 @@ class _Fsdp(EngineRules):
 
 
 def _float8_refusals(recipe: Recipe, layout: LayoutAxes) -> Iterator[str]:
-    """Yields a sentence for each thing that FSDP2 cannot do with weights that are gathered in FP8."""
+    """Yields the reasons why FSDP2 cannot gather the weights of `recipe` in FP8 on `layout`."""
     uneven = {name: size for name, size in linear_sizes(recipe.model).items() if size % layout.shards}
     if uneven:
         yield (

@@ -1,4 +1,4 @@
-"""The rules of Megatron-LM's data parallelism, with its distributed optimizer or without: predicted, not run here."""
+"""The rules of Megatron-LM's data parallelism, with or without its distributed optimizer; predicted, never run here."""
 
 import dataclasses
 from collections.abc import Iterator

@@ -1,4 +1,6 @@
-"""`Rules`: what an engine accepts and refuses, its names, and which of a layout's axes it has. Without torch."""
+"""`EngineRules`: the trainings that an engine accepts and refuses, its names, and the axes that it has. Imports no
+torch.
+"""
 
 import dataclasses
 import functools
@@ -18,71 +20,75 @@ REGISTRY = {
     "fsdp": "trainers.spec.engines.fsdp:ENGINE",
     "deepspeed": "trainers.spec.engines.deepspeed:ENGINE",
 }
-"""The import path of each engine's rules by its name. They import this module, so it names them and imports none."""
+"""Import path of each engine's rules. Only named here, because these modules import this one."""
 PREDICTED = {"megatron": "trainers.spec.engines.megatron:ENGINE"}
-"""The same for engines of other software, of which layouts are predicted and never run here."""
+"""Import paths of the rules of other software's engines, whose layouts are predicted and never run."""
 OF_WORKLOADS = {
     "command": "trainers.spec.engines.workloads:COMMAND",
     "function": "trainers.spec.engines.workloads:FUNCTION",
 }
-"""The same for what runs a training of the user's own, which `--set` does not name."""
+"""Import paths of the rules for a user's own training; `--set` does not offer them."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class EngineRules:
-    """The rules of one engine. Everything that decides what may run, or what it is called, uses them.
+    """The rules of one engine, for all code that decides which trainings may run or how an engine is named.
 
-    The engine lacks what is not stated; a subclass may refuse more, with its own reasons. `contradictions` are
-    combinations that the engine can never mean: no such `Layout` can be created. `refusals` are combinations that it
-    cannot run, each with a way out.
+    An engine lacks every feature that is not stated here; a subclass may refuse more. `contradictions` are combinations
+    that have no meaning, so the `Layout` cannot be created. `refusals` are combinations that the engine cannot run;
+    each states an alternative.
     """
 
     name: str
-    """The value of `Layout.engine`: the name in the registry, or the import path "package.module:NAME" of the rules."""
+    """Value of `Layout.engine`: the name in the registry, or the import path "package.module:NAME" of the rules."""
     title: str
     """Its name in sentences."""
     runtime: str
-    """Import path "package.module:Class" of the `trainers.engines.base.Stepper`; its import may take seconds."""
+    """Import path "package.module:Class" of the `Stepper`; importing it may take seconds."""
     grad_syncs: Mapping[int, tuple[GradSync, ...]]
-    """Possible moments of gradient reduction by ZeRO stage; the engine lacks the stages that are missing."""
+    """Possible times of gradient reduction by ZeRO stage; the engine lacks stages that are not listed."""
     axes: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict[str, tuple[int, ...]])
-    """Mesh axes that some engines use, with the ZeRO stages at which this one does; for the engine's own see
+    """Axes of the mesh that the engine uses, with the ZeRO stages at which it does; for an engine's own axes see
     `trainers.spec.engines.engine_axis`.
     """
     model_parallel: tuple[str, ...] = ()
-    """The degrees that split the model and that the engine supports."""
+    """Degrees that split the model and that the engine supports."""
     has_compression: bool = False
-    """Whether it exchanges compressed gradients."""
+    """Whether it can exchange compressed gradients."""
     has_attention_masks: bool = False
-    """Whether it trains under document and prefix masks, by the flags of tokens (`trainers.data.flags`)."""
+    """Whether it trains under document and prefix masks, from the flags of tokens (`trainers.data.flags`)."""
     has_float8: bool = False
     """Whether linear layers may compute in FP8."""
     has_adapters: bool = False
     """Whether it trains adapters beside frozen weights."""
     has_balance: bool = False
-    """Whether it makes routers even by the tokens of a step (`Recipe.balance_loss`)."""
+    """Whether it balances routers by the tokens of a step (`Recipe.balance_loss`)."""
     complexity_rank: int = 3
-    """Rank of the engine by its distance from a plain training loop: the numerics gate's reference has the least."""
+    """The engine's distance from a plain training loop; the numerics gate takes its reference from the engine with the
+    least.
+    """
     packages: tuple[str, ...] = ()
-    """Packages beyond torch and transformers whose versions its figures depend on."""
+    """Packages beyond torch and transformers whose versions affect its measurements."""
     runs_workloads: bool = False
-    """Whether it runs a training of the user's own, whose `flags` alone are known of a layout."""
+    """Whether it runs a user's own training, of whose layout only `flags` is known."""
     is_preloaded: bool = False
-    """Whether processes that wait for a trial import it ahead; its import must not start CUDA."""
+    """Whether processes that wait for a trial import it in advance; its import must not initialise CUDA."""
     costs: str = ""
     """Import path "package.module:NAME" of the cost model's `EngineCosts`, for an engine outside this project."""
     config_name: str = ""
-    """Name of a JSON file with a winner's configuration in the engine's own format, for its users; empty for none."""
+    """Name of a JSON file with a winner's configuration in the engine's own format; empty for none."""
     config: str = ""
-    """Import path "package.module:function" that makes it from recipe, layout and batch point; without torch."""
+    """Import path "package.module:function" that makes this configuration from recipe, layout and batch point, without
+    torch.
+    """
 
     @property
     def stages(self) -> tuple[int, ...]:
-        """The values that `zero_stage` may have."""
+        """Possible values of `zero_stage`."""
         return tuple(self.grad_syncs)
 
     def stages_with(self, axis: str) -> tuple[int, ...]:
-        """Returns the ZeRO stages at which this engine has an axis that others may lack."""
+        """Returns the ZeRO stages at which this engine has an axis that other engines may lack."""
         own_axes = axes_of_engine(self.name)
         return own_axes[axis].stages if axis in own_axes else self.axes.get(axis, ())
 
@@ -95,19 +101,19 @@ class EngineRules:
         return f"{self.title} stage {layout.zero_stage}" if layout.zero_stage else self.title
 
     def sharding(self, layout: LayoutAxes) -> str:
-        """Returns what is sharded and how, in a few letters."""
+        """Returns the sharded states and the kind of sharding, in a few letters."""
         return f"stage {layout.zero_stage}" if layout.zero_stage else "none"
 
     def strategy(self, layout: LayoutAxes) -> str:
-        """Returns the published tables' word for what is sharded."""
+        """Returns the published tables' word for the kind of sharding."""
         return f"zero{layout.zero_stage}" if layout.zero_stage else "ddp"
 
     def note(self, layout: LayoutAxes) -> str:
-        """Returns what the measurement table's notes add where `strategy` is ambiguous; "" for nothing."""
+        """Returns a note for the measurement table if `strategy` is ambiguous, else ""."""
         return ""
 
     def contradictions(self, layout: LayoutAxes) -> Iterator[str]:
-        """Yields a sentence for each thing in `layout` that this engine can never mean."""
+        """Yields a sentence for each contradiction of `layout` with itself in this engine."""
         if layout.zero_stage not in self.grad_syncs:
             stages = ", ".join(map(str, self.stages))
             yield f"zero_stage of {self.name} must be one of {stages}, got {layout.zero_stage}"
@@ -122,11 +128,11 @@ class EngineRules:
             yield from axis.contradictions(layout)
 
     def wrong_sync(self, layout: LayoutAxes, required: str) -> str:
-        """Returns the sentence about a `grad_sync` that is not the `required` one of this engine at this stage."""
+        """Returns the sentence on a `grad_sync` other than the `required` one of this engine and stage."""
         return f"{self.label(layout)} has grad_sync {required!r} alone, got {layout.grad_sync!r}"
 
     def refusals(self, recipe: Recipe, layout: LayoutAxes) -> Iterator[str]:
-        """Yields a sentence for each reason why this engine cannot run `recipe` on `layout`, on any devices."""
+        """Yields the reasons why this engine cannot run `recipe` on `layout`, on any devices."""
         for axis, degree in layout.above_one(MODEL_PARALLEL).items():
             if axis not in self.model_parallel:
                 yield f"{self.lacks_axis(axis)}, got {axis} {degree}: set it to 1"
@@ -171,12 +177,12 @@ class EngineRules:
             yield from axis.refusals(recipe, layout)
 
     def needs(self, layout: LayoutAxes, cluster: Cluster) -> Iterator[str]:
-        """Yields a sentence for each of the engine's axes that these devices cannot run at the layout's value."""
+        """Yields a sentence for each of the engine's axes whose value the devices of `cluster` cannot run."""
         for axis in axes_of_engine(self.name).values():
             yield from axis.needs(layout, cluster)
 
     def depth_refusals(self, recipe: Recipe, layout: LayoutAxes) -> Iterator[str]:
-        """Yields a sentence for each axis that counts more blocks than the model or the smallest stage has."""
+        """Yields a sentence for each axis that counts no fewer blocks than the model or its smallest stage has."""
         for name, declared in axes_of(type(layout)).items():
             if not declared.counts_blocks or not (value := getattr(layout, name)):
                 continue
@@ -187,35 +193,34 @@ class EngineRules:
                 yield f"{name} {value} reaches beyond the {blocks} blocks of {whose}: choose less"
 
     def lacks_axis(self, axis: str) -> str:
-        """Returns why there is no such degree, as a clause."""
+        """Returns the reason, as a clause, why the engine lacks the degree `axis`."""
         return f"{self.title} has no {axis}"
 
     def lacks_float8(self) -> str:
-        """Returns why no linear layer computes in FP8, as a clause."""
+        """Returns the reason, as a clause, why no linear layer computes in FP8."""
         return f"{self.title} has no linear layers in FP8"
 
     def lacks_buckets(self, layout: LayoutAxes) -> str:
-        """Returns why no size of gradient buckets can be set, as a clause; "" where it can."""
+        """Returns the reason, as a clause, why the size of gradient buckets cannot be set; "" if it can."""
         return f"{self.title} has no buckets of a size to be set"
 
     def keeps_on_device(self, layout: LayoutAxes) -> str:
-        """Returns what keeps all of its states on the device, as a subject; "" where this layout can offload."""
+        """Returns the subject of a sentence if this layout keeps all states on the device; "" if it can offload."""
         return self.title
 
 
 def engines_having(axis: str) -> str:
-    """Returns the engines of this project that have the degree, as a clause."""
+    """Returns a clause naming this project's engines that have the degree."""
     names = [rules.name for rules in registered() if axis in rules.model_parallel]
     return f"engines {' and '.join(names)} have it" if len(names) > 1 else f"engine {names[0]} has it" if names else ""
 
 
 @functools.cache
 def registered() -> tuple[EngineRules, ...]:
-    """Returns the rules of this project's engines."""
     return tuple(attribute(path) for path in REGISTRY.values())
 
 
 def attribute(path: str) -> Any:
-    """Returns what an import path "package.module:NAME" leads to."""
+    """Returns the object at an import path "package.module:NAME"."""
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)

@@ -1,4 +1,4 @@
-"""The rules of the user's own training, a command or a function: it decides all of its layout but its own axes."""
+"""The rules of a user's own training (a command or a function), which decides everything except its own axes."""
 
 import dataclasses
 from collections.abc import Iterator

@@ -1,1 +1,1 @@
-"""The axes that some engines have: a file for each, named as the axis. See `trainers.spec.engines.engine_axis`."""
+"""Axes that only some engines have: a file for each, named like the axis. See `trainers.spec.engines.engine_axis`."""

@@ -1,4 +1,4 @@
-"""`cuda_graphs`: whether a micro-step is launched kernel by kernel, or as one CUDA graph."""
+"""`cuda_graphs`: whether a micro-step's kernels are launched one by one, or as one CUDA graph."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +10,7 @@ from trainers.spec.recipe import Recipe
 
 
 class _Ddp(DdpAxis):
-    """Implements the axis in DDP, whose gradients stay at their addresses: they are views into its buckets."""
+    """The axis in DDP. Gradients keep their addresses, as graphs need, because they are views into DDP's buckets."""
 
     def refusals(self, recipe: Recipe, layout: LayoutAxes) -> Iterator[str]:
         if layout.cuda_graphs == "off":

@@ -1,4 +1,4 @@
-"""`overlap`: whether ZeRO's stages communicate while they compute."""
+"""`overlap`: whether DeepSpeed's ZeRO stages communicate while they compute."""
 
 from collections.abc import Iterator
 from typing import Any

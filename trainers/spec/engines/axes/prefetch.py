@@ -1,4 +1,4 @@
-"""`prefetch`: number of blocks whose parameters are gathered ahead of the one that computes."""
+"""`prefetch`: number of blocks whose parameters are gathered ahead of the computing block."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,8 +10,8 @@ from trainers.spec.recipe import Recipe
 
 
 class _Fsdp(FsdpAxis):
-    """Implements the axis in FSDP2: each unit names those that are gathered along with it, in the order of each
-    pass, with the units inside them.
+    """The axis in FSDP2: each unit names the units (with the units inside them) to gather ahead, for the order of each
+    pass.
     """
 
     def lay_out(self, units: Sequence[Any], layout: LayoutAxes) -> None:
@@ -31,8 +31,8 @@ def _with_inner(units: Sequence[Any]) -> list[Any]:
 
 
 class _DeepSpeed(DeepSpeedAxis):
-    """Implements the axis in DeepSpeed, whose stage 3 counts elements: those of the blocks ahead, one block, and what
-    is outside the blocks.
+    """The axis in DeepSpeed: stage 3's limits count elements, here of the blocks ahead, the current block, and
+    everything outside the blocks.
     """
 
     def zero_settings(self, recipe: Recipe, layout: LayoutAxes) -> dict[str, Any]:

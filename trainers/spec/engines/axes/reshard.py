@@ -1,4 +1,4 @@
-"""`reshard`: number of ranks over which stage 3 spreads a block's parameters between its two passes."""
+"""`reshard`: number of ranks over which stage 3 shards a block's parameters between forward and backward pass."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from trainers.spec.recipe import Recipe
 
 
 class _Fsdp(FsdpAxis):
-    """Implements the axis in FSDP2: a block's second gathering stays among that many neighbouring ranks."""
+    """The axis in FSDP2: the second all-gather of a block takes place among that many neighbouring ranks."""
 
     def contradictions(self, layout: LayoutAxes) -> Iterator[str]:
         if layout.reshard == 1:
@@ -39,7 +39,7 @@ class _Fsdp(FsdpAxis):
         return {"reshard_after_forward": layout.reshard} if layout.reshard else {}
 
     def in_effect(self, units: Sequence[Any]) -> int | str | None:
-        if not units:  # a pipeline's stage of an embedding or a head alone
+        if not units:  # a pipeline stage with only an embedding or a head
             return None
         groups = [unit._get_fsdp_state()._fsdp_param_group for unit in units]
         between = [(group.post_forward_mesh_info, group.mesh_info) for group in groups]
