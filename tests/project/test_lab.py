@@ -15,9 +15,7 @@ FILES = sorted(LAB.glob("*.csv"))
 ID = r"[a-z0-9]+(?:[-.][a-z0-9]+)*"
 KINDS = {"measured", "derived", "predicted", "simulated", "counted"}
 STATES = {"repeated", "gated", "disturbed", "negative"}
-COLUMNS = "id,finding,date,what,value,unit,spread,kind,state,note,hardware,versions,commit,command,conditions".split(
-    ","
-)
+COLUMNS = "id,finding,date,what,value,unit,spread,kind,state,note,hardware,versions,commit,command,conditions"
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -51,7 +49,7 @@ def test_there_are_rows_and_references() -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_each_row_says_where_its_figure_comes_from(path: Path) -> None:
     with path.open(encoding="utf-8", newline="") as file:
-        assert csv.DictReader(file).fieldnames == COLUMNS
+        assert file.readline().strip() == COLUMNS
     wrong = [
         row["id"]
         for row in rows(path)
