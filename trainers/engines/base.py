@@ -1,4 +1,4 @@
-"""The public names for engines outside this project (docs/your-model.md); the changelog tells where one changes.
+"""The public names for engines outside this project (docs/your-engine.md); the changelog tells where one changes.
 
 `Stepper` is the least that an engine has, and is measured. `TorchEngine` makes one of every ability: its subclass lays
 the model out (`lay_out`, with `fill_weights`), exchanges gradients (`syncing`), says where its products run
