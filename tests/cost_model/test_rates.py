@@ -72,7 +72,9 @@ def test_deeper_pipelines_of_tiles_fill_more_slowly(device: str, half_depth: int
 
 
 def test_products_of_traces() -> None:
-    """Compares the sustained rates of two traces' products, TFLOP/s (docs/lab/cost-model.csv#cost-hopper.4, .5), within 3 %."""
+    """Compares the sustained rates of two traces' products, TFLOP/s, within 3 % (docs/lab/cost-model.csv#cost-hopper.4
+    and docs/lab/cost-model.csv#cost-hopper.5).
+    """
 
     def tflops(columns: Columns) -> float:
         tokens, h = columns.micro_batch * columns.seq_len, columns.hidden

@@ -70,8 +70,8 @@ def test_no_id_stands_twice_and_a_finding_is_in_one_file() -> None:
 
 
 def test_each_reference_leads_to_a_row() -> None:
-    known = {path.stem: names(path) for path in FILES}
-    lost = [found for found in references() if found[2] not in known.get(found[1], set())]
+    of_file = {path.stem: names(path) for path in FILES}
+    lost = [reference for reference in references() if reference[2] not in of_file.get(reference[1], set())]
     assert lost == []
 
 

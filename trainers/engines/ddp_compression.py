@@ -68,8 +68,8 @@ class _FactoredExchange:
 
     Torch's own error feedback makes two new tensors of each bucket's size in every step, one of them on a stream that
     differs from step to step, whose memory the allocator keeps for that stream: BLOOM-7b1 reserved 128 GiB where 92
-    were allocated, then 135 with allocator retries (docs/lab/layouts.csv#four-h200-powersgd.3). Here each bucket's errors stay in one
-    tensor, with the same values.
+    were allocated, then 135 with allocator retries (docs/lab/layouts.csv#four-h200-powersgd.3). Here each bucket's
+    errors stay in one tensor, with the same values.
     """
 
     def __init__(self, group: torch.distributed.ProcessGroup, rank: int) -> None:
