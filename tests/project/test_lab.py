@@ -75,6 +75,13 @@ def test_each_reference_leads_to_a_row() -> None:
     assert lost == []
 
 
+def test_the_tables_that_rows_name_are_there() -> None:
+    named = re.compile(r"docs/measurements/(?:[a-z]+/)?[\w.-]+\.csv")
+    tables = {table for path in FILES for row in rows(path) for table in named.findall(row["conditions"])}
+    assert len(tables) > 30
+    assert [table for table in sorted(tables) if not (ROOT / table).exists()] == []
+
+
 def test_each_finding_of_the_page_names_its_rows() -> None:
     lines = [line for line in (LAB / "README.md").read_text("utf-8").splitlines() if line.startswith("- ")]
     assert len(lines) > 80
