@@ -2,6 +2,8 @@
 checkout:
 
 python -m benchmarks.data_speed
+
+Its figures: docs/lab/tools.csv#data-speed.
 """
 
 import argparse

@@ -9,6 +9,8 @@ from 4 blocks to 12, the least of 30 passes. Passes under FSDP2 are in bf16, tho
 alone CUDA's scaler takes. The optimizer's step is timed over FSDP2's own tensors, DTensors, and as the project's engine
 does it, on plain shards, of a GPT-2 of as many blocks. On a CPU it is processor time of rank 0's main thread: what
 CUDA's streams, events and NCCL add is measured on GPUs alone.
+
+Its figures: docs/lab/cost-model.csv#cost-fsdp2-hooks.
 """
 
 import argparse

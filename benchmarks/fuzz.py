@@ -6,6 +6,8 @@ Kinds are options of each command, values of --set, space files, config.json, la
 tables. Each input is made from the seed and its number alone: `--one N` runs one again and shows its traceback,
 `--first N` goes on where another run ended. A command runs in this process as `python -m` runs it, up to where it
 would start Ray or train. The exit code is 1 where an input ends in a traceback, or in an exit code other than 0 to 4.
+
+Its figures: docs/lab/faults.csv#odd-inputs-25.
 """
 
 import argparse

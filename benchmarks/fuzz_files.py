@@ -8,6 +8,8 @@ list, nested, cut, changed, of another encoding, a folder, a pipe, a device, a s
 Each input is made from the seed and its number alone: `--one N` runs one again and shows what was printed. A command
 runs in this process as `python -m` runs it, up to where it would reach a Ray: it is given an address that nothing
 answers at. The exit code is 1 where an input ends in a traceback or takes longer than `MOST_S` seconds.
+
+Its figures: docs/lab/networks.csv#slow-networks-quiet.6.
 """
 
 import atexit

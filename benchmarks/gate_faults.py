@@ -6,6 +6,8 @@ One device. The candidate is DDP with the space's fast kernels and compiled bloc
 is DDP with eager attention, in micro-steps of one sequence. Each fault is planted in a candidate of its own. A row has
 the comparisons that fail, with their errors and tolerances, or the whole verdict where it passes. `nothing` must
 pass. Without a GPU the spaces' miniatures run, uncompiled.
+
+Its figures: docs/lab/gate.csv#gate-faults, docs/lab/gate.csv#gate-compares.
 """
 
 import argparse

@@ -8,6 +8,8 @@ in turn. NCCL_HOSTID makes NCCL take them for two hosts, so that it talks TCP be
 no RDMA and no wire between them, and they share the bandwidth of host memory. What stands behind `--` goes to
 `platform.search`; `--points` names a function of `gpu_hosts_space.py`. `--probe` measures the links first, so that the
 search knows them.
+
+Its figures: docs/lab/networks.csv#links-first-trial-gpus.
 """
 
 import argparse

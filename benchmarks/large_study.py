@@ -6,6 +6,8 @@ python -m benchmarks.large_study
 A journal of the project's own lines is written first, for BLOOM 7b1 on four H200 with figures that the cost model
 predicts, a little off. Then `platform.search --resume` runs on it, drawing on a terminal; only what Ray would do is
 played: a trial writes its lines and lasts two seconds.
+
+Its figures: docs/lab/tools.csv#large-studies.
 """
 
 import argparse

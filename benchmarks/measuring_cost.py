@@ -5,6 +5,8 @@ python -m benchmarks.measuring_cost [--space gpt2] [--micro-batch 16] [--set att
 Both train the same engine in the same process, in turn. A window of the trial has an event after every micro-step and
 every optimizer step, the watchdog's beats, and a thread that samples NVML; the bare loop has one event before and one
 after. What a trial does between windows (agreeing with the other ranks, telling the driver) is in neither.
+
+Its figures: docs/lab/measuring.csv#measuring-cost.
 """
 
 import argparse

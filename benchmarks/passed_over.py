@@ -4,6 +4,8 @@ python -m benchmarks.passed_over TABLE.csv [TABLE.csv ...] [--parts 3] [--share 
 
 A part is drawn from a cell's rows, 30 to 70 % of them: the whole cells are few, and were at hand when the constant was
 set. Where the share is 1, the largest expected saving alone decides; `plain` is the cost model's ranking.
+
+Its figures: docs/lab/memory.csv#cost-memory-bounds.6.
 """
 
 import argparse

@@ -5,6 +5,8 @@ python -m benchmarks.prior_likelihood TABLE.csv [TABLE.csv ...]
 The log marginal likelihood of the residuals log(measured / predicted), summed over the cells of the tables (Rasmussen
 and Williams, "Gaussian Processes for Machine Learning", 2006, section 5.4.1). A deviation whose half or double is much
 likelier is one to set anew.
+
+Its figures: docs/lab/search.csv#guided-prior.
 """
 
 import argparse

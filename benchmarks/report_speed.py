@@ -4,6 +4,8 @@ file. From the checkout:
 python -m benchmarks.report_speed --size 20000
 
 The journal is that of `benchmarks.large_study`, made up, with 1,000 measured batch points, without what was skipped.
+
+Its figures: docs/lab/tools.csv#report-20000.
 """
 
 import argparse

@@ -8,6 +8,8 @@ runs across them and `platform.search` in the first. It searches on one host and
 one is reached by accumulating gradients. All points of `slow_network_space.py` are measured; nothing here knows what
 should win. `--set "point=ddp 8,pipeline 8"` picks some. The table
 has what the cost model expects of the exchange alone.
+
+Its figures: docs/lab/networks.csv#slow-link, docs/lab/networks.csv#slow-networks-quiet.
 """
 
 import argparse

@@ -14,6 +14,8 @@ Its parts: `workers`, until rank 0's first line (Tune, the placement group, proc
 `imports`, of the engine's libraries (in `build` where the journal is older); `build`, until the first rung (the
 device's context, the model, the engine); `rungs`, what they take beyond their steps and windows; `end`, from the last
 measurement to the trial's end (the workers are taken down); `next`, until another starts.
+
+Its figures: docs/lab/measuring.csv#trial-overhead.
 """
 
 import argparse

@@ -3,6 +3,8 @@
 python -m benchmarks.beside_peers [--peers ours,optuna_processes] [--seeds 0,1] [--limit-s 480] [--gpus 2] [--out DIR]
 
 Trials of a run that is there already are read, not run again. Prints a table, and writes each trial to DIR.
+
+Its figures: docs/lab/search.csv#unaided-optional-kernels, docs/lab/layouts.csv#four-h200-again.21.
 """
 
 import argparse

@@ -6,6 +6,8 @@ python -m benchmarks.soak [searches | trainings] --minutes 60 [--seed 0] [--faul
 Faults come in a random order, each once before any comes again. Wanted are zeros: exit code 0, else 1. A full disk and
 a read-only folder need root, who mounts a small disk; the clock jumps for Python in a search's processes alone
 (`benchmarks/soak/clock.py`).
+
+Its figures: docs/lab/faults.csv#soak-searches, docs/lab/faults.csv#soak-trainings.
 """
 
 import argparse

@@ -36,7 +36,8 @@ from trainers.spec.recipe import Recipe
 
 LATER_START = {"cuda": 0.5, "cpu": 1.0}
 """Share of a study's first start that later ones take at most, since their processes start while a trial is measured:
-0.19 to 0.46 in ten studies on one to four H100 or H200, up to 1 where two CPU cores do both (docs/lab/2026-11-27.md).
+0.19 to 0.46 in ten studies on one to four H100 or H200, up to 1 where two CPU cores do both
+(docs/lab/measuring.csv#starts-on-gpus).
 """
 
 

@@ -1,8 +1,8 @@
 """An engine of a user's own, in one file: whole models, and gradients summed by one all-reduce for each parameter.
 
-docs/your-model.md shows it, a test searches with it by its import path (`tests/whole_searches/test_own_engine.py`), and
-the contract compares it with the reference as it does this project's engines. Its rules and its runtime may be in two
-files; then a driver does not import torch.
+docs/your-engine.md shows it, a test searches with it by its import path (`tests/whole_searches/test_own_engine.py`),
+and the contract compares it with the reference as it does this project's engines. Its rules and its runtime may be in
+two files; then a driver does not import torch.
 """
 
 import contextlib

@@ -1,7 +1,8 @@
 """`Relaunched`: stands in for CUDA graphs where there is no CUDA device: each replay runs the micro-step's code again.
 
 So the contract holds what DDP does around its graphs: what is captured when, on which tokens, with which divisor, and
-which gradients are dropped. That graphs compute the same is shown on a GPU alone (`benchmarks.cuda_graphs`).
+which gradients are dropped. That graphs compute the same is shown on a GPU alone
+(docs/lab/kernels.csv#graphs-and-heads.3).
 """
 
 from collections.abc import Callable

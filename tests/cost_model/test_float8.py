@@ -96,7 +96,9 @@ MEASURED: tuple[tuple[Recipe, str, dict[str, Any], int, float], ...] = (
     (BF16, "bf16", {**SELECTIVE, "attention": "flex"}, 4, 83.2),
     (BF16, "bf16", {**SELECTIVE, "attention": "flex"}, 8, 102.3),
 )
-"""GiB allocated at most on one H200, with bf16 states, compiled blocks and a chunked loss (docs/lab/2026-11-24.md)."""
+"""GiB allocated at most on one H200, with bf16 states, compiled blocks and a chunked loss
+(docs/lab/layouts.csv#fp8-h200).
+"""
 FP32_STATES: tuple[tuple[dict[str, Any], int, float], ...] = (
     ({**SELECTIVE, "loss": "plain"}, 1, 118.3),
     ({**SELECTIVE, "loss": "plain"}, 2, 129.3),

@@ -79,7 +79,7 @@ def test_zero_2_reduces_whole_buckets_at_each_micro_step() -> None:
     ids=lambda value: value.label if isinstance(value, Layout) else "",
 )
 def test_offloaded_bloom_on_two_h200(layout: Layout, step_s: float, gib: float) -> None:
-    """Compares `bloom7b_kinds` at 2 x 128 with its measurements (docs/lab/2026-11-22.md)."""
+    """Compares `bloom7b_kinds` at 2 x 128 with its measurements (docs/lab/cost-model.csv#cost-offload)."""
     layout = dataclasses.replace(layout, dp_shard=2, attention="flex", loss="chunked")
     recipe, batch = Recipe(model=BLOOM_7B1, seq_len=2048, global_batch=512), BatchPoint(micro_batch=2, grad_accum=128)
     columns = from_points([(recipe, layout, batch)], TWO_H200)

@@ -56,7 +56,8 @@ def _further_micro_batch_s(layout: Layout, *, grad_accum: int = 32) -> tuple[flo
 
 def test_a_boundary_carries_activations_and_gradients_at_once() -> None:
     """Checks one message a micro-batch where two stages exchange both, as torch's 1F1B does: measured over 10 Gbit/s it
-    added 0.0995 s, of which 0.080 are one way (docs/lab/2026-11-28.md). DeepSpeed's instructions send both in turn.
+    added 0.0995 s, of which 0.080 are one way (docs/lab/networks.csv#links-first-trial-gpus.5).
+    DeepSpeed's instructions send both in turn.
     """
     step_s, between_s, _ = _further_micro_batch_s(Layout(engine="ddp", dp_replicate=8, pp=2))
     assert step_s == pytest.approx(between_s)
@@ -132,7 +133,9 @@ def test_replicas_of_shards_reduce_beside_the_backward_passes_that_reduce(grad_s
 
 
 def test_steps_of_replicas_over_a_slow_network_as_measured() -> None:
-    """Compares with FSDP2 at stage 2, two replicas of two H200 each as two hosts (docs/lab/2026-11-28.md)."""
+    """Compares with FSDP2 at stage 2, two replicas of two H200 each as two hosts
+    (docs/lab/networks.csv#links-first-trial-gpus).
+    """
     layout = fsdp(
         zero_stage=2, dp_replicate=2, dp_shard=2, grad_sync="last", attention="sdpa", loss="chunked", compile="block"
     )

@@ -45,7 +45,7 @@ def test_narrow_heads_wait_for_exponentials_and_short_sequences_do_not_fill_a_de
 
 
 def test_attention_alone_on_an_h100() -> None:
-    """Compares both passes with kernels alone (docs/lab/2026-11-26.md), TFLOP/s, within 15 %."""
+    """Compares both passes with kernels alone (docs/lab/kernels.csv#flash4-h100), TFLOP/s, within 15 %."""
 
     def tflops(attention: str, width: int, seq_len: int) -> float:
         heads = 768 // width
@@ -72,7 +72,9 @@ def test_deeper_pipelines_of_tiles_fill_more_slowly(device: str, half_depth: int
 
 
 def test_products_of_traces() -> None:
-    """Compares the sustained rates of two traces' products, TFLOP/s (docs/lab), within 3 %."""
+    """Compares the sustained rates of two traces' products, TFLOP/s, within 3 % (docs/lab/cost-model.csv#cost-hopper.4
+    and docs/lab/cost-model.csv#cost-hopper.5).
+    """
 
     def tflops(columns: Columns) -> float:
         tokens, h = columns.micro_batch * columns.seq_len, columns.hidden

@@ -42,7 +42,7 @@ def test_an_unknown_option(run: Callable[..., object], command: str, capsys: pyt
     assert "error: " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["benchmarks.frugality", "benchmarks.fsdp_hooks"])
+@pytest.mark.parametrize("command", ["benchmarks.mesh_gradients", "benchmarks.fsdp_hooks"])
 def test_no_ranks_are_refused(run: Callable[..., object], command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(command, "--ranks", "0") == 2
     assert "--ranks is one at least and a device each at most, got 0" in capsys.readouterr().err

@@ -1,11 +1,11 @@
-"""The page for when something goes wrong quotes messages: each must be one that the software can print."""
+"""The pages for when something goes wrong quote messages: each must be one that the software can print."""
 
 import ast
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "when-something-goes-wrong.md"
+PAGES = [ROOT / "docs" / f"{name}.md" for name in ("when-something-goes-wrong", "when-a-command-stops")]
 
 
 def _strings_of(file: Path) -> list[str]:
@@ -26,7 +26,7 @@ def _is_said(words: list[str], software: str) -> bool:
 def test_every_sentence_that_it_quotes_exists() -> None:
     files = [file for folder in ("platform", "trainers") for file in (ROOT / folder).rglob("*.py")]
     software = "\n".join(text for file in files for text in _strings_of(file))
-    rows = re.findall(r"^\| (.*?) \| ", PAGE.read_text(), re.MULTILINE)
+    rows = [row for page in PAGES for row in re.findall(r"^\| (.*?) \| ", page.read_text(), re.MULTILINE)]
     quoted = [quotation for row in rows for quotation in re.findall(r"`([^`]*)`", row)]
     assert len(quoted) > 20
     for sentence in quoted:

@@ -1,4 +1,4 @@
-"""docs/your-model.md works: its space file is searched, and its table has every architecture."""
+"""docs/your-model.md, your-engine.md and models.md work: a space file, an engine, a table of every architecture."""
 
 import re
 from pathlib import Path
@@ -9,8 +9,10 @@ from trainers.engines.stepper import ABILITIES, methods_of
 from trainers.spec import architectures
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "your-model.md").read_text(encoding="utf-8")
-CODE = re.findall(r"(?ms)^```python\n(.*?)^```", PAGE)
+SPACE, ENGINE, MODELS = (
+    (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("your-model", "your-engine", "models")
+)
+CODE = [code for page in (SPACE, ENGINE) for code in re.findall(r"(?ms)^```python\n(.*?)^```", page)]
 """A space file and an engine."""
 
 
@@ -34,11 +36,11 @@ def test_the_engine_of_the_page_is_the_one_that_the_contract_compares() -> None:
 
 
 def test_every_method_of_an_ability_has_its_row() -> None:
-    named = set(re.findall(r"`(\w+)`", PAGE.partition("| needs |")[2].partition("\n\n")[0]))
+    named = set(re.findall(r"`(\w+)`", ENGINE.partition("| needs |")[2].partition("\n\n")[0]))
     assert {method for ability in ABILITIES.values() for method in methods_of(ability)} <= named
 
 
 def test_every_model_type_has_a_row() -> None:
-    rows = re.findall(r"(?m)^\| (`\w+`(?:, `\w+`)*) \|", PAGE.partition("## Which models")[2])
+    rows = re.findall(r"(?m)^\| (`\w+`(?:, `\w+`)*) \|", MODELS)
     listed = [name for row in rows[1:] for name in re.findall(r"\w+", row)]
     assert sorted(listed) == sorted(architectures.names())

@@ -116,5 +116,5 @@ def test_optional_kernels_are_extras_of_the_project() -> None:
     assert {value: extras.get(value) for _, value in OPTIONAL} == {
         value: [kernel.requirement] for (_, value), kernel in OPTIONAL.items()
     }
-    page = (ROOT / "docs" / "your-model.md").read_text()
+    page = (ROOT / "docs" / "models.md").read_text()
     assert all(f"'{kernel.requirement}'" in page for kernel in OPTIONAL.values())

@@ -31,7 +31,9 @@ def test_this_projects_own_h200_runs() -> None:
 
 
 MISSED_UNDER_TORCH_2_11 = {"bloom7b-guided-1xH200.csv": 3}
-"""Full checkpointing of compiled blocks, which kept what BLOOM's GELU saves there (docs/lab/2026-11-23.md)."""
+"""Full checkpointing of compiled blocks, which kept what BLOOM's GELU saves there
+(docs/lab/memory.csv#full-checkpointing-torch211).
+"""
 MEMORY_WITHIN = {"bloom7b-adafactor-2xH200.csv": 0.06}
 """Error of memory where the trainer has since changed: rows of torch's own error feedback under PowerSGD."""
 

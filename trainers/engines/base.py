@@ -1,4 +1,4 @@
-"""Public names for engines outside this project (docs/your-model.md); the changelog states each change to them.
+"""Public names for engines outside this project (docs/your-engine.md); the changelog states each change to them.
 
 `Stepper` is the minimum, which can be measured. `TorchEngine` has every ability; its subclasses lay out the model
 (`lay_out`, with `fill_weights`), exchange gradients (`syncing`), set the context of products (`computing`, `gathered`)

@@ -65,8 +65,8 @@ class _FactoredExchange:
 
     Torch's error feedback creates two tensors of each bucket's size in every step, one of them on a changing stream,
     whose memory the allocator keeps for that stream: BLOOM-7b1 reserved 128 GiB with 92 allocated, then 135 with
-    allocator retries (docs/lab/2026-11-27.md). This class keeps each bucket's errors in one tensor, with the same
-    values.
+    allocator retries (docs/lab/layouts.csv#four-h200-powersgd.3). This class keeps each bucket's errors in one tensor,
+    with the same values.
     """
 
     def __init__(self, group: torch.distributed.ProcessGroup, rank: int) -> None:

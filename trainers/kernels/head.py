@@ -1,8 +1,7 @@
 """The head with its loss: linear cross-entropy over chunks of rows, which never holds all logits.
 
 This project has its own code, because torch's `F.linear_cross_entropy` (from 2.13 on) takes 1.6 to 4.5 times as long on
-an H200, and Liger's head for Hopper makes no step of BLOOM-7b1 faster (`benchmarks.loss_heads`,
-docs/lab/2026-11-27.md).
+an H200, and Liger's head for Hopper makes no step of BLOOM-7b1 faster (docs/lab/kernels.csv#graphs-and-heads.5).
 """
 
 import contextlib

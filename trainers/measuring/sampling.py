@@ -25,7 +25,7 @@ _HELD_BACK = {
 """NVML's bits for reasons that lower a clock (nvmlClocksEventReasons), except an idle device and user settings."""
 _OUTSIDE_GIB = 8.0
 """GiB that a rank may hold outside torch's allocator (context, NCCL, libraries): 1.3 to 3.7 in 101 measurements on up
-to four H100 and H200 (docs/lab/2026-11-27.md).
+to four H100 and H200 (docs/lab/faults.csv#two-searches.2).
 """
 _NO_INSTANCE = 0xFFFFFFFF
 """NVML's gpuInstanceId for processes on a GPU without MIG."""

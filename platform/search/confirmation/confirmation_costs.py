@@ -8,7 +8,7 @@ from trainers.records.measurement import Measurement
 
 UNKNOWN_SLOWDOWN = 2.5
 """Assumed step time of a reference that has not run, over the winner's. BLOOM-7b1 on an H200: 2.3, eager
-attention and plain loss against flex and chunked (docs/lab/2026-11-22.md).
+attention and plain loss against flex and chunked (docs/lab/gate.csv#bloom-gated-one.3).
 """
 PROFILED_STEPS = 8
 """Steps of a profiling trial (`trainers.profiling.profiled_steps`), of which the first may compile."""

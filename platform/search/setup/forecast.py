@@ -17,7 +17,7 @@ from trainers.spec.recipe import Recipe
 
 FIRST_START_S = 29.0
 """Seconds that a study's first trial takes beyond its steps: 16.1 to 29.1 in 23 studies on one to four H100 or H200
-(docs/lab/2026-11-27.md).
+(docs/lab/measuring.csv#starts-on-gpus.1).
 """
 COMPILE_S = {"none": 3.0, "block": 19.0}
 """Seconds of a trial's first step beyond the next by the layout's `compile`, of which four of five trials take no
@@ -25,7 +25,7 @@ more: 5 and 153 trials on H100 and H200 (column compile_s of docs/measurements).
 """
 WHOLE_MODEL_S, WHOLE_MODEL_LAYERS, WHOLE_MODEL_POWER = 28.0, 12, 1.55
 """The same where a whole model is compiled: 28 s with 12 layers (GPT-2), 153 s with 36 (Qwen3-8B, beside other work),
-both on an H200 (docs/lab/2026-11-28.md); the power joins the two.
+both on an H200 (docs/lab/search.csv#searches-beside-work.1); the power joins the two.
 """
 
 

@@ -49,7 +49,8 @@ of one parameter's. Some three times what two plain layouts are apart by on CPUs
 ROUNDING_FACTORS = (1.5, 1.2, 2.0)
 """The same in other precisions, as multiples of what rounding does: of how far the reference's own gradients move when
 the last bit that products read is flipped in every weight. On H200s sound layouts of GPT-2, Llama, Qwen3 and
-BLOOM, of 4 to 16 blocks, in bf16 and FP8, are at most 0.74, 0.62 and 0.98 times as far apart (docs/lab/2026-11-28.md).
+BLOOM, of 4 to 16 blocks, in bf16 and FP8, are at most 0.74, 0.62 and 0.98 times as far apart
+(docs/lab/gate.csv#gate-rounding).
 """
 ALIBI_FACTORS = (4.0, 3.5, 5.0)
 """The multiples for models with ALiBi: transformers' eager attention rounds the biases to bf16, fused kernels do not.

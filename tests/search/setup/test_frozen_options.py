@@ -18,7 +18,8 @@ from platform.study.result.ranking import TIE_WIDTH
 from trainers.measuring import matmul_peak
 
 ROOT = Path(__file__).parents[3]
-PAGES = [ROOT / "docs" / f"{name}.md" for name in ("search", "your-model", "your-training", "measuring", "results")]
+NAMES = ("search", "your-model", "your-training", "measuring", "gate", "results", "mlflow")
+PAGES = [ROOT / "docs" / f"{name}.md" for name in NAMES]
 
 SEARCH = """
     --address --all --auto-resume --build --config --copy-to --data --device-memory-gib --dry-run --exclude-slow --gpu-s
