@@ -63,7 +63,7 @@ def parse(texts: Sequence[str]) -> tuple[AxisChange, ...]:
         axis, equals, listed = text.partition("=")
         axis = axis.strip()
         if not equals or not axis:
-            raise ValueError(f"--set wants axis=value,value, got {text!r}")
+            raise ValueError(f"--set needs axis=value,value, got {text!r}")
         if axis in changes:
             raise ValueError(f"--set {axis} is given twice: list its values in one, as in {axis}=a,b")
         kind, hint = _axis(axis)

@@ -96,7 +96,7 @@ def check_recipe(recipe: Any, *, owner: str) -> None:
         ValueError: it is not.
     """
     if not isinstance(recipe, Recipe):
-        raise ValueError(f"{owner} wants Recipes to train, got {shortened(recipe)}")
+        raise ValueError(f"{owner} needs Recipes to train, got {shortened(recipe)}")
     for value in (recipe, recipe.model) if recipe.has_model else (recipe,):
         for name in _hints(type(value)):
             check_value(name, getattr(value, name), type(value), subject=f"{name} of {owner}")

@@ -57,7 +57,7 @@ def holes_of(command: Sequence[str]) -> dict[str, tuple[str, ...]]:
                              " themselves")  # fmt: skip
     if MICRO_BATCH not in values:
         taken_apart = any(word.partition("=")[0].endswith(MICRO_BATCH) for word in command)
-        quote = ("; the shell took the braces apart" if taken_apart else "") + ": quote each hole"
+        quote = ("; the shell expanded the braces" if taken_apart else "") + ": quote each hole"
         raise ValueError("the command has no hole for the sequences of a device's micro-step, as in"
                          f" --batch_size '{{micro_batch=1,2,4,8}}'{quote}")  # fmt: skip
     if GRAD_ACCUM not in named and (len(values[MICRO_BATCH]) > 1 or values[MICRO_BATCH] == (LARGEST,)):
@@ -160,7 +160,7 @@ def combinations_of(axes: Mapping[str, Sequence[str]], without: Sequence[str] = 
         number += 1
         yield flags_text(values)
     if not number:
-        raise ValueError("what is left out leaves no combination of the axes' values")
+        raise ValueError("every combination of the axes' values is excluded")
 
 
 def named_files(words: Sequence[str], folder: Path) -> Iterator[Path]:

@@ -20,7 +20,7 @@ def axes_of_texts(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
         name, equals, listed = text.partition("=")
         values = tuple(value.strip() for value in listed.split(","))
         if not equals or not name.isidentifier():
-            raise ValueError(f"--set wants NAME=VALUE,VALUE, got {text!r}")
+            raise ValueError(f"--set needs NAME=VALUE,VALUE, got {text!r}")
         if name in axes:
             raise ValueError(f"--set {name} is given twice: list its values in one, as in {name}=a,b")
         if "" in values or len(set(values)) < len(values):

@@ -119,8 +119,8 @@ class Space(SpaceFields):
         requested = parse(texts)
         if {GRAD_ACCUM, "global_batch"} <= {change.axis for change in requested}:
             raise ValueError(
-                "grad_accum and global_batch say the same twice: with the micro-batch either fixes the other, so --set"
-                " one of them"
+                "grad_accum and global_batch contradict: each fixes the other, given the micro-batch, so --set one of"
+                " them"
             )
         # Some fields of a recipe may only be set after others, which stand before them.
         place = [*axes_of(Recipe)].index

@@ -94,7 +94,7 @@ class SpaceFields:
         check_types(self)
         wrong = [value for value in self.micro_batches if value < 1]
         if wrong or not (self.micro_batches or self.points):
-            raise ValueError(f"space {self.name} wants micro-batches of at least 1, got {wrong or 'none'}")
+            raise ValueError(f"space {self.name} needs micro-batches of at least 1, got {wrong or 'none'}")
         if self.num_workers is not None and self.num_workers < 1:
             raise ValueError(f"num_workers of space {self.name} must be at least 1, got {self.num_workers}")
         for field in ("hang_floor_s", "first_step_s"):

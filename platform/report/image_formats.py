@@ -31,5 +31,5 @@ def format_of(path: Path, option: str) -> str:
     """
     suffix = path.suffix.lower().removeprefix(".")
     if suffix not in FORMATS:
-        raise InputError(f"{option} wants a name that ends in .{', .'.join(FORMATS)}, got {path}")
+        raise InputError(f"{option} needs a name that ends in .{', .'.join(FORMATS)}, got {path}")
     return suffix

@@ -185,9 +185,9 @@ def test_only_a_model_with_experts_has_forced_balance_and_its_words_count_tokens
     for changes, sentence in (
         (
             {"model": SPECS["llama"], "routing": "learned", "balance_loss": "aux"},
-            "aux is of a model with experts, llama",
+            "aux needs a model with experts, llama",
         ),
-        ({"balance_rate": 0.1}, "balance_rate is of a balance loss, got 0.1"),
+        ({"balance_rate": 0.1}, "balance_rate needs a balance_loss, got 0.1"),
         ({"balance_loss": "bias", "balance_rate": -1.0}, "must be a finite number of at least 0, got -1.0"),
     ):
         with pytest.raises(ValueError, match=sentence):
@@ -201,5 +201,5 @@ def test_only_a_model_with_experts_has_forced_balance_and_its_words_count_tokens
         with pytest.raises(ValueError, match="router_aux_loss_coef"):
             odd = ModelSpec.from_config({**MOE.settings, "router_aux_loss_coef": value}, name="odd")
             dataclasses.replace(recipe, model=odd, balance_loss="aux")
-    with pytest.raises(ValueError, match="routing balanced is of a model with experts, llama has none: set routing to"):
+    with pytest.raises(ValueError, match="routing balanced needs a model with experts, llama has none: set routing to"):
         dataclasses.replace(recipe, model=SPECS["llama"])

@@ -293,7 +293,7 @@ def test_every_block_runs_the_first_one_s_graph(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_model_of_another_head_is_told() -> None:
-    with pytest.raises(ValueError, match="the chunked loss wants a linear head without a bias"):
+    with pytest.raises(ValueError, match="the chunked loss needs a linear head without a bias"):
         head.use_loss_head(nn.Linear(4, 4), "chunked", compiled=False)
 
 

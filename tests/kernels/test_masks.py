@@ -222,7 +222,7 @@ class TestCosts:
     [
         (dataclasses.replace(PREFIX, model=MISTRAL), {}, "does not say which later tokens of a prefix a token sees"),
         (DOCUMENT, {"compile": "model", "attention": "sdpa"}, "makes no attention mask of document kind"),
-        (DOCUMENT, {"engine": "tests.contract.own_engine:ENGINE"}, "knows no other than a causal attention mask"),
+        (DOCUMENT, {"engine": "tests.contract.own_engine:ENGINE"}, "supports only a causal attention mask"),
     ],
 )
 def test_what_a_mask_cannot_run_with_is_refused(recipe: Recipe, layout: dict[str, Any], sentence: str) -> None:

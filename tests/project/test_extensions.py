@@ -135,7 +135,7 @@ def test_a_degree_is_known_everywhere_once_its_patch_is_applied(tmp_path: Path) 
     assert 48 < toy_s < 48 + 2 * context_s < 50
     assert answer["refusals"][:3] == [
         None,
-        "view 2 is of a model with experts, gpt2 has none: choose view 1",
+        "view 2 needs a model with experts, gpt2 has none: choose view 1",
         "toy 8 does not divide the 12 heads of gpt2: choose another toy",
     ]
     assert answer["refusals"][3].endswith("engines ddp and fsdp have it, got toy 2: set it to 1")

@@ -99,7 +99,7 @@ def test_an_object_with_a_byte_order_mark(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a\0b", "\ud800", "x" * 5000])
 def test_a_path_that_no_file_system_takes(name: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no file system takes the path|cannot be opened: File name too long"):
+    with pytest.raises(InputError, match=r"the path .* is not valid|cannot be opened: File name too long"):
         read_json(tmp_path / name)
 
 

@@ -153,5 +153,5 @@ def test_the_winner_s_deepspeed_configuration_is_what_the_engine_was_given(
 
 
 def test_other_engines_have_no_deepspeed_configuration() -> None:
-    with pytest.raises(ValueError, match="wants a deepspeed layout, got fsdp"):
+    with pytest.raises(ValueError, match="needs a deepspeed layout, got fsdp"):
         ds_config(RECIPE, layout(), BatchPoint.of(RECIPE, layout(), 1))

@@ -95,7 +95,7 @@ def test_a_recipe_without_a_fixed_accumulation_keeps_its_identity() -> None:
 @pytest.mark.parametrize(
     ("name", "texts", "sentence"),
     [
-        ("bloom7b", ["zero_stage"], "wants axis=value,value, got 'zero_stage'"),
+        ("bloom7b", ["zero_stage"], "needs axis=value,value, got 'zero_stage'"),
         ("bloom7b", ["zero_stag=1"], "unknown axis 'zero_stag' in --set; did you mean zero_stage?"),
         ("bloom7b", ["engine=fsdb"], r"engine has no value 'fsdb'; did you mean fsdp\? \(engine takes ddp, fsdp"),
         ("bloom7b", ["lr=1e-3"], "unknown axis 'lr' in --set; did you mean learning_rate"),
@@ -112,7 +112,7 @@ def test_a_recipe_without_a_fixed_accumulation_keeps_its_identity() -> None:
         ("gpt2", ["seq_len=2048"], "2048 is longer than the 1024 positions of gpt2"),
         ("bloom7b", ["grad_accum=0"], "grad_accum must be at least 1, got 0"),
         ("bloom7b", ["grad_accum=2,-1"], "grad_accum must be at least 1, got -1"),
-        ("bloom7b", ["grad_accum=2", "global_batch=8"], "grad_accum and global_batch say the same twice"),
+        ("bloom7b", ["grad_accum=2", "global_batch=8"], "grad_accum and global_batch contradict"),
         ("bloom7b", ["micro_batch=0"], r"micro-batches of at least 1, got \[0\]"),
         ("bloom7b", ["micro_batch=2,3"], "micro_batch=3 gives no layout on any cluster: global batch 512"),
         ("bloom7b", ["global_batch=512,9", "micro_batch=2"], "global_batch=9 gives no layout on any cluster"),

@@ -97,7 +97,7 @@ def test_the_identity_is_that_of_words_and_files(tmp_path: Path) -> None:
 
 BAD: dict[tuple[str, ...], str] = {
     ("train.py",): "the command has no hole for the sequences of a device's micro-step",
-    ("train.py", "micro_batch=1", "2"): "the shell took the braces apart: quote each hole",
+    ("train.py", "micro_batch=1", "2"): "the shell expanded the braces: quote each hole",
     ("{micro_batch}", "{grad_accum}"): "hole {micro_batch} has no values: write {micro_batch=a,b}, or {{micro_batch}}",
     ("{micro_batch=1}", "{fsdp}"): "hole {fsdp} has no values",
     ("{micro_batch=1}", "{fsdp=a,b}", "{fsdp=a,b}"): "hole {fsdp} has its values twice",
@@ -129,5 +129,5 @@ def test_lengths_and_patterns_that_fit_nothing_are_refused(tmp_path: Path) -> No
 
 
 def test_flags_are_of_a_training_of_the_user_s_own_alone() -> None:
-    with pytest.raises(ValueError, match="the axes of a training of the user's own, got flags 'a=b' with ddp"):
+    with pytest.raises(ValueError, match="the axes of a user's own training, got flags 'a=b' with ddp"):
         Layout(engine="ddp", flags="a=b")

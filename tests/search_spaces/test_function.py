@@ -44,8 +44,8 @@ def test_its_file_and_name_identify_it(tmp_path: Path) -> None:
 
 
 BAD: dict[tuple[str, ...], str] = {
-    ("width",): "--set wants NAME=VALUE,VALUE, got 'width'",
-    ("a b=1",): "--set wants NAME=VALUE,VALUE, got 'a b=1'",
+    ("width",): "--set needs NAME=VALUE,VALUE, got 'width'",
+    ("a b=1",): "--set needs NAME=VALUE,VALUE, got 'a b=1'",
     ("width=1", "width=2"): "--set width is given twice",
     ("width=1,",): "axis width has an empty value, or one twice: '1,'",
     ("width=1,1",): "axis width has an empty value, or one twice",

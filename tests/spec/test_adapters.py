@@ -87,7 +87,7 @@ def test_each_choice_is_a_recipe_of_its_own() -> None:
         (ALL["llama"], {"lora_targets": ""}, "names no linear layer of llama"),
         (ALL["llama"], {"lora_alpha": 0.0}, "lora_alpha must be a finite number above 0"),
         (ALL["llama"], {"adapter": "lora_3"}, "adapter must be one of none, lora_4"),
-        (ALL["llama"], {"adapter": "none", "lora_targets": "q_proj"}, "lora_targets is of adapters"),
+        (ALL["llama"], {"adapter": "none", "lora_targets": "q_proj"}, "lora_targets needs an adapter"),
         (ALL["mixtral"], {}, "stacks of matrices, which have no adapters: set lora_targets"),
         (ALL["mixtral"], {"adapter": "qlora_8", "lora_targets": "q_proj"}, "not held in NF4: choose an adapter lora_"),
         (ALL["llama"], {"adapter": "qlora_8"}, "scaled by blocks of 64, self_attn.q_proj of llama is 64 x 32"),

@@ -30,7 +30,7 @@ ZERO_2 = Layout(engine="deepspeed", zero_stage=2, dp_shard=4, grad_sync="every")
             "interleaved goes with virtual 2 or more .* got schedule 1f1b and virtual 2",
         ),
         (FSDP, {"pp": 2, "schedule": "interleaved"}, "got schedule interleaved and virtual 1"),
-        (FSDP, {"schedule": "interleaved", "virtual": 2}, "schedule interleaved is that of a pipeline, got pp 1"),
+        (FSDP, {"schedule": "interleaved", "virtual": 2}, "schedule interleaved needs a pipeline, got pp 1"),
         (ZERO_2, {"pp": 2, "schedule": "interleaved", "virtual": 2}, "schedule is an axis of ddp and of fsdp, got"),
         (FSDP, {"checkpointing": "budget_60"}, "checkpointing must be one of .*budget_75"),
     ],

@@ -31,13 +31,13 @@ def test_flash4_is_refused_where_it_does_not_run_or_was_not_tried(monkeypatch: p
     monkeypatch.setattr("trainers.spec.optional_kernels.OptionalKernel.is_installed", True)
     assert refusal(recipe, layout, GPUS) is None
     for axis, value, sentence in (
-        ("compute_precision", "fp32", "attention flash4 was tried in bf16 and fp16, got fp32"),
+        ("compute_precision", "fp32", "attention flash4 supports only bf16 and fp16, got fp32"),
         (
             "attention_mask",
             "document",
-            "flash4 was tried under a causal mask alone, got document: choose attention flex",
+            "flash4 supports only a causal mask, got document: choose attention flex",
         ),
-        ("model", OSS, "flash4 was tried without sinks, which gpt_oss has: choose attention flex"),
+        ("model", OSS, "flash4 does not support attention sinks, which gpt_oss has: choose attention flex"),
         ("seq_len", 192, "multiples of 128 tokens and heads of width 64 and 128, got seq_len 192"),
     ):
         assert sentence in (refusal(dataclasses.replace(recipe, **{axis: value}), layout, GPUS) or ""), axis
@@ -56,11 +56,11 @@ def test_quack_kernels_are_refused_where_they_do_not_run_or_were_not_tried(monke
     monkeypatch.setattr("trainers.spec.optional_kernels.OptionalKernel.is_installed", True)
     assert reason(mlp="quack", loss="quack") == ""
     fp32 = dataclasses.replace(RECIPE, compute_precision="fp32")
-    assert "loss quack was tried in bf16 and fp16, got fp32: choose loss chunked" in reason(fp32, loss="quack")
+    assert "loss quack supports only bf16 and fp16, got fp32: choose loss chunked" in reason(fp32, loss="quack")
     float8 = dataclasses.replace(FLOAT8, seq_len=32)
-    assert "loss quack was tried in bf16 and fp16, got fp8_tensorwise" in reason(float8, loss="quack")
+    assert "loss quack supports only bf16 and fp16, got fp8_tensorwise" in reason(float8, loss="quack")
     llama = dataclasses.replace(RECIPE, model=cases.LLAMA)
-    assert "with biases, which are not what llama has: choose mlp plain" in reason(llama, mlp="quack")
+    assert "with biases, which llama does not have: choose mlp plain" in reason(llama, mlp="quack")
     relu = dataclasses.replace(GPT2, config='{"activation_function": "relu"}')
     assert "which are not what gpt2 has" in reason(dataclasses.replace(RECIPE, model=relu), mlp="quack")
     assert reason(llama, loss="quack") == ""

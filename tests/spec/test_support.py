@@ -144,7 +144,12 @@ def test_nothing_that_the_contract_runs_is_refused(monkeypatch: pytest.MonkeyPat
             GPUS,
             "DeepSpeed stage 0 in bf16 always keeps fp32 master weights",
         ),
-        ({"compression": "powersgd_4"}, {}, GPUS, "hooks that DDP alone has, got compression powersgd_4 with fsdp"),
+        (
+            {"compression": "powersgd_4"},
+            {},
+            GPUS,
+            "only DDP compresses gradients, got compression powersgd_4 with fsdp",
+        ),
         ({"compression": "bf16", "state_precision": "bf16"}, DDP, GPUS, "bf16 states exchange bf16 gradients already"),
         ({"compression": "powersgd_4", "compute_precision": "fp16"}, DDP, GPUS, "stay in PowerSGD's error feedback"),
         ({"compression": "powersgd_4"}, {**DDP, "grad_sync": "every"}, GPUS, "choose grad_sync last"),
@@ -174,8 +179,8 @@ def test_nothing_that_the_contract_runs_is_refused(monkeypatch: pytest.MonkeyPat
             GPUS,
             "ZeRO-3 gathers each module's parameters by hooks that cannot be compiled, got compile block",
         ),
-        ({}, {"experts": "grouped"}, GPUS, "grouped is of a model with experts, gpt2 has none: choose experts loop"),
-        ({"model": MOE}, {"compile": "block"}, GPUS, "a loop over experts asks at each of them for its number of"),
+        ({}, {"experts": "grouped"}, GPUS, "grouped needs a model with experts, gpt2 has none: choose experts loop"),
+        ({"model": MOE}, {"compile": "block"}, GPUS, "experts loop reads each expert's token count on the host"),
         ({"model": MOE, "compute_precision": "fp32"}, GROUPED_BLOCKS, GPUS, "compiles grouped products in bf16 alone"),
         (
             {"model": dataclasses.replace(MOE, ffn_size=20)},
@@ -187,7 +192,7 @@ def test_nothing_that_the_contract_runs_is_refused(monkeypatch: pytest.MonkeyPat
         ({"model": MOE}, {**GRAPHS, "experts": "grouped"}, GPUS, "CUDA graphs were not tried with experts: choose"),
         ({"model": MOE, "compression": "powersgd_4"}, DDP, GPUS, "the gradients of all experts of a block as one"),
         ({"model": MOE, "routing": "balanced"}, {"dp_shard": 1, "cp": 2}, GPUS, "by a token's place in its sequence"),
-        ({"model": OSS}, {"attention": "sdpa"}, GPUS, "sdpa gives no sum of its scores' exponentials, to which sinks"),
+        ({"model": OSS}, {"attention": "sdpa"}, GPUS, "sdpa does not return the softmax's sum, which attention sinks"),
         (
             {"model": MOE, "balance_loss": "aux"},
             {"dp_shard": 1, "pp": 2},
@@ -204,7 +209,7 @@ def test_nothing_that_the_contract_runs_is_refused(monkeypatch: pytest.MonkeyPat
             {"model": MOE, "balance_loss": "bias", "adapter": "lora_8", "lora_targets": "q_proj"},
             {"dp_shard": 2},
             GPUS,
-            "would move the frozen model, and are no adapters, got adapter lora_8 and balance_loss bias: choose",
+            "balance_loss bias would change the frozen model, got adapter lora_8 and balance_loss bias: choose",
         ),
         (
             {"model": MOE, "balance_loss": "bias"},
@@ -212,7 +217,7 @@ def test_nothing_that_the_contract_runs_is_refused(monkeypatch: pytest.MonkeyPat
             GPUS,
             "DeepSpeed does not count a step's tokens by expert, got balance_loss bias: choose engine ddp or fsdp",
         ),
-        ({}, {"ep": 2}, GPUS, "ep 2 is of a model with experts, gpt2 has none: choose ep 1"),
+        ({}, {"ep": 2}, GPUS, "ep 2 needs a model with experts, gpt2 has none: choose ep 1"),
         ({"model": MOE}, SHARED_OUT | {"experts": "loop"}, GPUS, "got ep 2 and experts loop: choose experts grouped"),
         (
             {"model": MOE},

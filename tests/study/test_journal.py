@@ -140,7 +140,7 @@ def test_a_whole_line_that_only_lacks_its_newline_is_used(tmp_path: Path) -> Non
         ('{"kind": ["resume"], "at": "2026-01-01T00:00:00+00:00"}', "unknown kind"),
         ("[" * 100_000, "not a whole JSON object"),
         ('{"kind": "resume", "at": "2026-01-01T00:00:00+00:00", "mood": 1}', "no field mood"),
-        ('{"kind": "measurement", "at": "2026-01-01T00:00:00+00:00", "measurement": null}', "wants a JSON object"),
+        ('{"kind": "measurement", "at": "2026-01-01T00:00:00+00:00", "measurement": null}', "must be a JSON object"),
     ],
 )
 def test_what_is_no_line_says_why(text: str, reason: str) -> None:

@@ -163,7 +163,7 @@ def test_what_it_does_not_state_it_refuses(engine_file: Path) -> None:
     assert "has grad_sync 'last' alone" in str(refusal(grad_sync="every"))
     assert "has no tp, got tp 2" in str(refusal(tp=2))
     assert "keeps everything on the device" in str(refusal(offload="all"))
-    assert "has no buckets of a size to be set" in str(refusal(bucket_mib=25))
+    assert "has no bucket size to set" in str(refusal(bucket_mib=25))
 
 
 @pytest.mark.parametrize(

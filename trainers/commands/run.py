@@ -152,7 +152,7 @@ class PointRun:
                 batch = f"micro-batch {self._batch.micro_batch} and accumulation {self._batch.grad_accum}"
                 return Outcome.FAILED, (
                     f"its step at {batch} has {step.tokens:,} tokens where all points train on {self._tokens:,}:"
-                    " points of unlike steps cannot be compared"
+                    " points with different tokens per step cannot be compared"
                 )
             if step.loss is not None and not math.isfinite(step.loss):
                 return Outcome.DIVERGED, f"the loss was {step.loss} at step {number}"

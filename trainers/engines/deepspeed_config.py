@@ -22,7 +22,7 @@ def ds_config(recipe: Recipe, layout: Layout, batch: BatchPoint) -> dict[str, An
         ValueError: the layout belongs to another engine.
     """
     if layout.engine != "deepspeed":
-        raise ValueError(f"a DeepSpeed configuration wants a deepspeed layout, got {layout.engine}")
+        raise ValueError(f"a DeepSpeed configuration needs a deepspeed layout, got {layout.engine}")
     config: dict[str, Any] = {
         "train_batch_size": batch.micro_batch * batch.grad_accum * layout.data_parallel,
         "train_micro_batch_size_per_gpu": batch.micro_batch,

@@ -127,8 +127,8 @@ class FunctionStepper:
         if int(total) != self._tokens_per_step:
             raise ValueError(
                 f"its step at micro-batch {point.micro_batch} and accumulation {point.grad_accum} has {int(total):,}"
-                f" tokens where all points train on {self._tokens_per_step:,}: points of unlike steps cannot be"
-                " compared"
+                f" tokens where all points train on {self._tokens_per_step:,}: points with different"
+                " tokens per step cannot be compared"
             )
 
     def _release(self) -> None:

@@ -114,7 +114,7 @@ def use_loss_head(head: nn.Module, kind: Loss, *, compiled: bool, softcap: float
         ValueError: the head is not a plain linear layer without a bias.
     """
     if type(head) is not nn.Linear or any(name != "weight" for name, _ in head.named_parameters()):
-        raise ValueError(f"the {kind} loss wants a linear head without a bias, got {head}")
+        raise ValueError(f"the {kind} loss needs a linear head without a bias, got {head}")
     head.__class__ = LossHead
     assert isinstance(head, LossHead)
     head.kind, head.compiled, head.labels, head.num_labels = kind, compiled, None, None

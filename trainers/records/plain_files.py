@@ -158,4 +158,4 @@ def _unopened(path: Path, error: OSError) -> InputError:
 def _refused_path(path: Path, error: ValueError) -> InputError:
     if isinstance(error, InputError):
         return error
-    return InputError(f"no file system takes the path {str(path)[:80]!r}: {error}")
+    return InputError(f"the path {str(path)[:80]!r} is not valid on this file system: {error}")

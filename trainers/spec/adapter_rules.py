@@ -16,24 +16,24 @@ def adapter_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
     stated = f"got adapter {recipe.adapter}"
     if recipe.compute_precision not in _PRECISIONS:
         yield (
-            f"adapters were tried with products in {', '.join(_PRECISIONS)}, {stated} and {recipe.compute_precision}:"
+            f"adapters support products in {', '.join(_PRECISIONS)}, {stated} and {recipe.compute_precision}:"
             " choose compute_precision bf16"
         )
     if recipe.state_precision != "fp32":
         yield f"adapters and their states are fp32, {stated} and {recipe.state_precision} states: choose fp32"
     if recipe.balance_loss == "bias":
         yield (
-            f"biases that balance routers would move the frozen model, and are no adapters, {stated} and balance_loss"
-            " bias: choose balance_loss aux or none"
+            f"balance_loss bias would change the frozen model, {stated} and balance_loss bias: choose"
+            " balance_loss aux or none"
         )
     if recipe.compression != "none":
         yield (
-            f"gradients of adapters are small as they are, {stated} and compression {recipe.compression}: choose"
+            f"gradients of adapters are already small, {stated} and compression {recipe.compression}: choose"
             " compression none"
         )
     if layout.offload != "none":
         yield (
-            f"adapters were not tried with weights in host memory, {stated} and offload {layout.offload}: choose"
+            f"adapters do not support weights in host memory, {stated} and offload {layout.offload}: choose"
             " offload none"
         )
     if recipe.is_quantised:

@@ -51,7 +51,7 @@ def from_json(kind: type[_T], data: Any) -> _T:
             the wrong type.
     """
     if not isinstance(data, Mapping):
-        raise ValueError(f"{kind.__name__} wants a JSON object, got {_shortened(data)}")
+        raise ValueError(f"{kind.__name__} must be a JSON object, got {_shortened(data)}")
     values = dict(data)
     for name, plain, decode in _fields(kind):
         if name not in values or type(values[name]) in plain:

@@ -22,13 +22,13 @@ def expert_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
     model = recipe.model
     if not model.num_experts:
         if layout.experts != "loop":
-            yield f"experts {layout.experts} is of a model with experts, {model.name} has none: choose experts loop"
+            yield f"experts {layout.experts} needs a model with experts, {model.name} has none: choose experts loop"
         return
     if layout.experts == "grouped":
         yield from _grouped_refusals(recipe, layout)
     elif layout.compile != "none":
         yield (
-            f"a loop over experts asks at each of them for its number of tokens and cannot be compiled, got compile"
+            f"experts loop reads each expert's token count on the host and cannot be compiled, got compile"
             f" {layout.compile}: choose compile none or experts grouped"
         )
     if layout.compile == "model":
@@ -68,8 +68,8 @@ def _shared_out_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
         )
     if layout.checkpointing == "selective" and recipe.model.shared_ffn_size:
         yield (
-            "selective checkpointing does not find the same operations again where an expert that every token passes"
-            f" stands beside those that ranks share out, got {shared}: choose checkpointing none or full"
+            "selective checkpointing cannot match the recomputed operations of a shared expert beside experts that"
+            f" ranks share out, got {shared}: choose checkpointing none or full"
         )
     if layout.compile != "none" and layout.checkpointing not in ("none", *CHECKPOINTED_BLOCKS):
         yield (

@@ -87,14 +87,14 @@ def kernel_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
         precision = recipe.activation_precision if kernel.beside_fp8 else recipe.compute_precision
         if precision not in ("bf16", "fp16"):
             yield (
-                f"{name} was tried in bf16 and fp16, got {recipe.compute_precision}: choose {_instead(name, kernel)}"
+                f"{name} supports only bf16 and fp16, got {recipe.compute_precision}: choose {_instead(name, kernel)}"
             )
     yield from kernels_divided(layout)
     if layout.attention == "flash4":
         yield from _flash4_refusals(recipe)
     if layout.attention == "sdpa" and architecture_of(recipe.model.architecture).attention_sinks:
         yield (
-            "sdpa gives no sum of its scores' exponentials, to which sinks add, got attention sdpa of"
+            "sdpa does not return the softmax's sum, which attention sinks need, got attention sdpa of"
             f" {recipe.model.name}: choose flex or eager"
         )
     if layout.mlp == "quack":
@@ -117,13 +117,13 @@ def _flash4_refusals(recipe: Recipe) -> Iterator[str]:
     """
     model = recipe.model
     if architecture_of(model.architecture).attention_sinks:
-        yield f"flash4 was tried without sinks, which {model.name} has: choose attention flex"
+        yield f"flash4 does not support attention sinks, which {model.name} has: choose attention flex"
     if recipe.attention_mask != "causal" or 0 < model.window < recipe.seq_len:
         mask = f"a window of {model.window}" if recipe.attention_mask == "causal" else recipe.attention_mask
-        yield f"flash4 was tried under a causal mask alone, got {mask}: choose attention flex"
+        yield f"flash4 supports only a causal mask, got {mask}: choose attention flex"
     if recipe.seq_len % BLOCK or model.head_dim not in (64, 128):
         yield (
-            f"flash4 was tried for multiples of {BLOCK} tokens and heads of width 64 and 128, got seq_len"
+            f"flash4 supports only multiples of {BLOCK} tokens and heads of width 64 and 128, got seq_len"
             f" {recipe.seq_len} and width {model.head_dim}: choose attention flex or sdpa"
         )
 
@@ -133,8 +133,8 @@ def _quack_mlp_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
     model = recipe.model
     if not architecture_of(model.architecture).has_fused_mlp(model.settings):
         yield (
-            "mlp quack has GELU by a tangent between two products with biases, which are not what"
-            f" {model.name} has: choose mlp plain"
+            f"mlp quack computes tanh-GELU between two products with biases, which {model.name}"
+            " does not have: choose mlp plain"
         )
     if model.hidden_size % 8 or model.ffn_size % 8:
         yield (
@@ -149,7 +149,7 @@ def _quack_mlp_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
     if recipe.is_quantised:
         yield f"mlp quack reads weights that are not in NF4, got adapter {recipe.adapter}: choose mlp plain"
     if layout.compile == "model":
-        yield "mlp quack was tried with compiled blocks and without, got compile model: choose compile block"
+        yield "mlp quack supports compiled blocks and plain ones, got compile model: choose compile block"
 
 
 def _mask_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:

@@ -39,8 +39,7 @@ class Layout(LayoutAxes):
                 raise ValueError(f"{name} must be at most 10^6, got {shortened(value)}")
         if self.flags and not self.rules.runs_workloads:
             raise ValueError(
-                f"flags are the axes of a training of the user's own, got flags {shortened(self.flags)} with"
-                f" {self.engine}"
+                f"flags are the axes of a user's own training, got flags {shortened(self.flags)} with {self.engine}"
             )
         for sentence in (*self.rules.contradictions(self), *self._missing_axes(), *schedule_contradictions(self)):
             raise ValueError(sentence)

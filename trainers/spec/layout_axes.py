@@ -268,7 +268,7 @@ class LayoutAxes:
         column="options",
         note="{}",
         read_back="if known",
-        about="Values of the axes of a training of the user's own; of no engine of this project.",
+        about="Values of the axes of a user's own training; this project's engines have none.",
     )
 
     def is_set(self, axis: str) -> bool:

@@ -62,7 +62,7 @@ def _of_groups(recipe: Recipe, layout: Layout) -> Iterator[str]:
         if declared.multiplies:
             continue
         if not any(declared.sizes(recipe)):
-            yield f"{name} {degree} is of a model with {declared.cuts}, {recipe.model.name} has none: choose {name} 1"
+            yield f"{name} {degree} needs a model with {declared.cuts}, {recipe.model.name} has none: choose {name} 1"
         elif layout.shards % degree:
             yield (
                 f"{name} {degree} groups the {layout.shards} ranks that share one copy of the model, which it does not"

@@ -78,7 +78,7 @@ class ModelSpec(ModelSizes):
             object.__setattr__(self, "head_width", 0)
         if not 0 <= self.window_layers <= self.num_layers or (self.window > 0) != (self.window_layers > 0):
             raise ValueError(
-                f"a window of {self.name} wants a length above 0 and 1 to {self.num_layers} blocks that have it, got"
+                f"a window of {self.name} needs a length above 0 and 1 to {self.num_layers} blocks, got"
                 f" {shortened(self.window)} tokens in {shortened(self.window_layers)} blocks"
             )
         self._check_experts()
@@ -127,7 +127,7 @@ class ModelSpec(ModelSizes):
         elif not 1 <= chosen <= num_experts <= LARGEST_SIZE:
             keys = architecture_of(self.architecture).config_keys
             raise ValueError(
-                f"{self.name} wants 1 to 10^9 experts ({keys['num_experts'][0]}), of which a token takes 1 or more"
+                f"{self.name} needs 1 to 10^9 experts ({keys['num_experts'][0]}), of which a token takes 1 or more"
                 f" ({keys['experts_per_token'][0]}), got {shortened(chosen)} of {shortened(num_experts)}"
             )
 

@@ -186,7 +186,7 @@ def _check_types(values: Mapping[str, Any], keys: Mapping[str, tuple[str, ...]],
             kind = "a number above 0"
         else:
             continue
-        raise ValueError(f"the configuration of {name} wants {kind} for {spelled}, got {shortened(value)}")
+        raise ValueError(f"the configuration of {name} needs {kind} for {spelled}, got {shortened(value)}")
 
 
 def check_rest(config: Mapping[str, Any], family: Architecture, name: str, *, head_dim: int) -> None:

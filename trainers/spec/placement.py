@@ -19,7 +19,7 @@ def placement_refusal(layout: Layout, nodes: Sequence[str]) -> str | None:
     if len(set(workers.values())) > 1:
         counts = ", ".join(map(str, sorted(workers.values())))
         return (
-            f"{layout.degrees} takes as many workers on every node, got {counts} on {len(workers)} nodes:"
+            f"{layout.degrees} needs the same number of workers on every node, got {counts} on {len(workers)} nodes:"
             " give all nodes the same number of devices"
         )
     for degree in layout.above_one(IN_NODE):

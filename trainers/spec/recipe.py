@@ -59,12 +59,12 @@ class Recipe(RecipeAxes):
         self._check_adapters()
         if self.routing != "learned" and not (self.has_model and self.model.num_experts):
             raise ValueError(
-                f"routing {self.routing} is of a model with experts, {self.name} has none: set routing to learned"
+                f"routing {self.routing} needs a model with experts, {self.name} has none: set routing to learned"
             )
         if not 0 <= self.balance_rate < math.inf:
             raise ValueError(f"balance_rate must be a finite number of at least 0, got {self.balance_rate}")
         if self.balance_rate and self.balance_loss == "none":
-            raise ValueError(f"balance_rate is of a balance loss, got {self.balance_rate}: set balance_loss too")
+            raise ValueError(f"balance_rate needs a balance_loss, got {self.balance_rate}: set balance_loss too")
         if self.balance_loss == "aux" and self.has_model and not self.balance_rate:
             rate = self.model.settings.get(_COEFFICIENT, 0.0)
             if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 <= rate < math.inf:
@@ -73,7 +73,7 @@ class Recipe(RecipeAxes):
                 )
         if self.balance_loss != "none" and not (self.has_model and self.model.num_experts):
             raise ValueError(
-                f"balance_loss {self.balance_loss} is of a model with experts, {self.name} has none: set it to none"
+                f"balance_loss {self.balance_loss} needs a model with experts, {self.name} has none: set it to none"
             )
         if self.has_model and self.model.position == "learned" and self.seq_len > self.model.max_positions:
             raise ValueError(
@@ -86,7 +86,9 @@ class Recipe(RecipeAxes):
         if self.adapter == "none":
             for name in ("lora_targets", "lora_alpha"):
                 if (value := getattr(self, name)) != defaults_of(Recipe)[name]:
-                    raise ValueError(f"{name} is of adapters, got {shortened(value)} and adapter none: set adapter too")
+                    raise ValueError(
+                        f"{name} needs an adapter, got {shortened(value)} and adapter none: set adapter too"
+                    )
         elif self.has_model:
             _ = adapters.layers(self.model, self.lora_targets)
             _ = self.quantised_layers

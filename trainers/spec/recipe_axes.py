@@ -94,7 +94,7 @@ class RecipeAxes:
     data_order: DataOrder = axis(
         "file",
         later=True,
-        about="Order of a file's sequences in an epoch: as they lie there, or shuffled by seed and epoch.",
+        about="Order of a file's sequences in an epoch: file order, or shuffled by seed and epoch.",
     )
     grad_accum: int = axis(
         0,
@@ -165,7 +165,7 @@ class RecipeAxes:
         "none",
         later=True,
         label="{} balance",
-        about="What makes routers even, by the tokens of a whole step: nothing, the gradient of a loss beside the"
+        about="Method that balances routers over the tokens of a whole step: none, the gradient of a loss beside the"
         " model's (`aux`, arXiv 2501.11873), or biases of their choice (`bias`, arXiv 2408.15664).",
     )
     balance_rate: float = axis(

@@ -115,7 +115,7 @@ def head_cost(spec: ModelSpec) -> float:
 def schedule_contradictions(layout: LayoutAxes) -> Iterator[str]:
     """Yields a sentence for each contradiction between schedule, virtual stages and pipeline degree."""
     if layout.schedule != "1f1b" and layout.pp == 1:
-        yield f"schedule {layout.schedule} is that of a pipeline, got pp 1: choose pp 2 or more, or 1f1b"
+        yield f"schedule {layout.schedule} needs a pipeline, got pp 1: choose pp 2 or more, or 1f1b"
     if (layout.schedule == "interleaved") != (layout.virtual > 1):
         yield (
             "schedule interleaved goes with virtual 2 or more and 1f1b with virtual 1, got schedule"

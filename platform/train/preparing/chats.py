@@ -61,7 +61,7 @@ def messages_of(line: Mapping[str, Any]) -> list[Message]:
         keys = ", ".join(map(str, line)) or "none"
         if pairs or "messages" in line:
             raise ChatError(f"LINE mixes forms of a chat ({_FORMS}), its keys: {keys}", "mixed forms of a chat")
-        raise ChatError(f"LINE is no chat: it wants {_FORMS}, its keys: {keys}", "no chat")
+        raise ChatError(f"LINE is no chat: it needs {_FORMS}, its keys: {keys}", "no chat")
     if pairs:
         ((question, answer),) = pairs
         for key in (question, answer):

@@ -60,7 +60,7 @@ def parts_of(inputs: Sequence[InputPath]) -> list[Part] | None:
         folder = real_path(Path(match[1]))
         index = read_index(folder) if folder.is_dir() else None
         if index is None or not float(match[2]):
-            raise InputError(f"{path} wants a folder that platform.prepare made, and a weight above 0")
+            raise InputError(f"{path} needs a folder that platform.prepare made, and a weight above 0")
         parts.append(Part(folder=folder, weight=float(match[2]), index=index))
     first = parts[0].index
     for part in parts:

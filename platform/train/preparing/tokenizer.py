@@ -112,7 +112,7 @@ def with_template(tokenizer: Tokenizer, template: Path | None) -> Tokenizer:
     """
     if not tokenizer.source:
         raise InputError(
-            "--chat wants --tokenizer FOLDER: a chat template writes turns by a tokenizer's special tokens"
+            "--chat needs --tokenizer FOLDER: a chat template writes turns by a tokenizer's special tokens"
         )
     loaded = loaded_tokenizer(tokenizer.source)
     if template is not None:

@@ -98,7 +98,7 @@ class TestSet:
             ("engine=horovod", "engine has no value 'horovod'"),
             ("engine=ddb", "did you mean ddp?"),
             ("seq_len=long", "seq_len takes whole numbers, got 'long'"),
-            ("seq_len", "--set wants axis=value,value"),
+            ("seq_len", "--set needs axis=value,value"),
             ("micro_batch=0", "micro-batches of at least 1"),
             ("global_batch=-512", "global_batch must be at least 1, got -512"),
             ("learning_rate=nan", "learning_rate takes numbers"),
@@ -117,7 +117,7 @@ class TestSet:
     @pytest.mark.parametrize(
         ("change", "engine", "reason"),
         [
-            ("compression=powersgd_4", "fsdp", "gradients are compressed by hooks that DDP alone has"),
+            ("compression=powersgd_4", "fsdp", "only DDP compresses gradients"),
             ("offload=all", "ddp", "DDP keeps everything on the device, got offload all"),
             ("offload=optimizer", "fsdp", "FSDP2 offloads weights and gradients along with the states"),
         ],

@@ -58,7 +58,7 @@ BAD: dict[tuple[str, ...], str] = {
     (*FUNCTION, "--learn-from", "old"): "--learn-from teaches predictions, and a function has none",
     (*FUNCTION, "--step-line", "loss"): "--step-line finds the steps of a command: leave it out beside --build",
     (*FUNCTION, "--safe"): "--safe trains a model of this project's",
-    (*FUNCTION, "--set", "width"): "--set wants NAME=VALUE,VALUE, got 'width'",
+    (*FUNCTION, "--set", "width"): "--set needs NAME=VALUE,VALUE, got 'width'",
     ("--tokens-per-step", "64", "--build", "none.py:build"): "none.py cannot be found from",
     (*NEEDED, "--gpus", "3", *COMMAND): "global batch 4 is not a multiple of micro_batch 1 x 3",
 }

@@ -118,7 +118,7 @@ def test_what_stands_twice_or_not_at_all_is_refused() -> None:
     Path("run.yaml").write_text(
         FILE.replace("fsdp: [grad, true]", "fsdp: [full, grad, true]").replace('ckpt: ""}', "}")
     )
-    with pytest.raises(InputError, match="what is left out leaves no combination"):
+    with pytest.raises(InputError, match="every combination of the axes"):
         read_request(parse(["run.yaml"]))
 
 

@@ -69,7 +69,7 @@ def test_a_strategy_that_states_a_learning_rate_takes_it(tmp_path: Path, ddp: st
         ("optimiser=adafactor", "unknown axis 'optimiser'"),
         ("optimizer=lion", "must be one of|takes"),
         ("optimizer=adafactor", "FSDP2's sharded ones"),
-        ("learning_rate=1e-3,", "wants axis=value"),
+        ("learning_rate=1e-3,", "needs axis=value"),
         ("zero_stage=2,zero_stage=3", "given twice"),
     ],
 )

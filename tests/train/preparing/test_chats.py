@@ -150,7 +150,7 @@ def test_a_missing_template_is_told_and_can_be_given(tmp_path: Path, capsys: pyt
     assert prepare.main([*argv, "--tokenizer", str(folder)]) == 2
     assert "has no chat template, as tokenizers of base models: give --chat-template FILE" in capsys.readouterr().err
     assert prepare.main(argv) == 2
-    assert "--chat wants --tokenizer FOLDER" in capsys.readouterr().err
+    assert "--chat needs --tokenizer FOLDER" in capsys.readouterr().err
     (tmp_path / "chat.jinja").write_text(CHATML)
     tokenizer = with_template(load(str(folder), with_end=True), tmp_path / "chat.jinja")
     tokenizer.save(tmp_path / "saved")

@@ -77,7 +77,7 @@ def test_a_mixture_that_was_begun_differently_is_refused(
         ([f"{a}:1", str(b)], "a mixture has a weight behind each of its folders, as in a:0.7 b:0.3"),
         ([f"{a}:1", f"{a}:1"], "a mixture has each folder once"),
         ([f"{a}:0", f"{b}:1"], "a weight above 0"),
-        ([f"{tmp_path}:1", f"{b}:1"], "wants a folder that platform.prepare made"),
+        ([f"{tmp_path}:1", f"{b}:1"], "needs a folder that platform.prepare made"),
     ):
         capfd.readouterr()
         assert prepare.main([*arguments, "--out", str(out)]) == 2

@@ -123,7 +123,7 @@ class EngineRules:
         if layout.grad_sync not in (syncs := self.grad_syncs[layout.zero_stage]):
             yield self.wrong_sync(layout, syncs[0])
         if layout.cp_exchange != "gather" and layout.cp == 1:
-            yield f"cp_exchange {layout.cp_exchange} is of sequences that ranks share out, got cp 1: choose gather"
+            yield f"cp_exchange {layout.cp_exchange} needs cp 2 or more, got cp 1: choose gather"
         for axis in axes_of_engine(self.name).values():
             yield from axis.contradictions(layout)
 
@@ -141,12 +141,12 @@ class EngineRules:
             who = " and ".join(rules.title for rules in with_hooks) or "no engine"
             choice = "".join(f"engine {rules.name} or " for rules in with_hooks)
             yield (
-                f"gradients are compressed by hooks that {who} alone has, got compression {recipe.compression} with"
+                f"only {who} compresses gradients, got compression {recipe.compression} with"
                 f" {layout.engine}: choose {choice}compression none"
             )
         if recipe.attention_mask != "causal" and not self.has_attention_masks:
             yield (
-                f"{self.title} knows no other than a causal attention mask, got attention_mask {recipe.attention_mask}:"
+                f"{self.title} supports only a causal attention mask, got attention_mask {recipe.attention_mask}:"
                 " choose causal, or an engine of this project"
             )
         if recipe.trained_tokens != "all" and not self.has_attention_masks:
@@ -202,7 +202,7 @@ class EngineRules:
 
     def lacks_buckets(self, layout: LayoutAxes) -> str:
         """Returns the reason, as a clause, why the size of gradient buckets cannot be set; "" if it can."""
-        return f"{self.title} has no buckets of a size to be set"
+        return f"{self.title} has no bucket size to set"
 
     def keeps_on_device(self, layout: LayoutAxes) -> str:
         """Returns the subject of a sentence if this layout keeps all states on the device; "" if it can offload."""

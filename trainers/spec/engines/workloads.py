@@ -21,7 +21,7 @@ class _WorkloadRules(EngineRules):
 
     def refusals(self, recipe: Recipe, layout: LayoutAxes) -> Iterator[str]:
         if recipe.workload is None or bool(recipe.command) != (self is COMMAND):
-            yield f"engine {self.name} runs {self.title} of the user's alone: choose ddp, fsdp or deepspeed"
+            yield f"engine {self.name} runs only {self.title} of the user: choose ddp, fsdp or deepspeed"
 
 
 COMMAND = _WorkloadRules(
