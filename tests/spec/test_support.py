@@ -235,7 +235,7 @@ def test_nothing_that_the_contract_runs_is_refused(monkeypatch: pytest.MonkeyPat
             {"model": dataclasses.replace(MOE, architecture="qwen2_moe", shared_ffn_size=32)},
             SHARED_OUT | {"checkpointing": "selective"},
             GPUS,
-            "an expert that every token passes stands beside those that ranks share out, got ep 2: choose checkpoint",
+            "a shared expert beside experts that ranks share out, got ep 2: choose checkpoint",
         ),
         ({"model": MOE}, SHARED_OUT | {"ep": 4}, GPUS, "ep 4 groups the 2 ranks that share one copy of the model"),
         ({"model": MOE}, {**DDP, "experts": "grouped", "ep": 2}, GPUS, "engine fsdp has it, got ep 2: set it to 1"),
