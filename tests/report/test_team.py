@@ -71,3 +71,15 @@ def test_a_bucket_s_studies_are_read_as_a_folder_s(
         assert search.main([*argv, "--studies", str(tmp_path)]) == 2
         assert "add --trust" in capsys.readouterr().err
         assert search.parse(argv).study.learn_from == "s3://lab/studies"
+
+
+def test_a_bucket_s_object_lands_nowhere_outside_its_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checks a name that climbs out of the folder, by which a client reads an object of another bucket."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    outside = {"outside/journal.jsonl": b"of another\n", "studies/../../team/outside/journal.jsonl": b"of another\n"}
+    with s3_bucket("team", outside):
+        assert report.main(["s3://team/studies"]) == 2
+    assert "holds an object whose name has '..' in it" in capsys.readouterr().err
+    assert not list(tmp_path.rglob("journal.jsonl"))
