@@ -112,6 +112,8 @@ class Job:
     """The recipe's best tokens/s so far: a rung that cannot reach it is stopped as `slow`. None in runs after the
     search.
     """
+    incumbent_derived: bool = False
+    """Whether that is what this trial's nodes would have shown of it, by their matmul peaks."""
     known_memory: tuple[MemoryPoint, ...] = ()
     """Peaks of this layout's rungs measured earlier, in a run that was cut short."""
     predicted_gib: tuple[tuple[int, float], ...] = ()
