@@ -109,8 +109,8 @@ def page() -> str:
         " far as facts go: `python -m benchmarks.leave_one_table_out` says what it leaves out.",
         "",
         "Where steps of a sweep stall no layout tells when, which bounds every prediction from the layout: of"
-        " nanotron's, 31 % of twins that differ in the ZeRO stage alone are 1.5 times apart and more; its rows whose"
-        " twin is as fast have a part of their own.",
+        " nanotron's, many twins that differ in the ZeRO stage alone are more than 1.5 times apart"
+        " ([how many](../lab/2026-11-29.md)); its rows whose twin is as fast have a part of their own.",
         "",
         "Each part was scored at the commits beside its name; what changed in the model since then is not in it.",
     ]  # fmt: skip

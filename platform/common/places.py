@@ -78,7 +78,11 @@ class RemotePath(PurePosixPath):
         return file_system.open_input_file(path)
 
     def rglob(self, pattern: str) -> Iterator["RemotePath"]:
-        """Yields all files below this folder."""
+        """Yields all files below this folder.
+
+        Raises:
+            InputError: it cannot be read, or holds a name with "..", which is no place below it.
+        """
         assert pattern == "*", "all of them"
         file_system, path = self._located()
         try:
@@ -87,7 +91,10 @@ class RemotePath(PurePosixPath):
             raise _unreadable(self, error) from error
         for info in infos:
             if info.type == fs.FileType.File:
-                yield self / PurePosixPath(info.path).relative_to(path)
+                place = PurePosixPath(info.path).relative_to(path)
+                if ".." in place.parts:  # clients read another object by it, and a copy would lie outside its folder
+                    raise InputError(f"{self} holds an object whose name has '..' in it, {place}: remove or rename it")
+                yield self / place
 
 
 InputPath = Path | RemotePath

@@ -22,7 +22,7 @@ from platform.plan.tables import cluster_label
 from platform.search.setup.old_studies import read_old
 from platform.study.bucket import fetched, is_address
 from platform.study.folder import located, user_path
-from platform.study.study import find
+from platform.study.study import find, is_study
 from search_spaces.space import Space
 
 
@@ -34,11 +34,12 @@ def _taught(options: PlanOptions, space: Space, software: str) -> StudyPrior | N
     """
     if options.learn_from is None:
         return None
-    folder = (
-        fetched(options.learn_from)
-        if is_address(options.learn_from)
-        else find(*located(user_path(options.studies), options.learn_from))
-    )
+    if is_address(options.learn_from):
+        folder = fetched(options.learn_from)
+        if not is_study(folder):
+            raise InputError(f"{options.learn_from} is a folder of studies: name one of them with --learn-from")
+    else:
+        folder = find(*located(user_path(options.studies), options.learn_from))
     old = read_old(folder, space, trusted=True)  # nothing is written, and nothing that it names is run
     if old.header.miniature:
         raise InputError(

@@ -182,8 +182,8 @@ def _report_team(root: Path, paths: Sequence[Path], options: ReportOptions) -> i
     """Shows all studies of a folder, whoever's they are; writes nothing into them. Returns the best of their exit
     codes.
     """
-    if options.csv is not None:
-        raise InputError(f"{root} is several studies: give one's name with --csv")
+    if options.csv is not None and len(paths) > 1:
+        raise InputError(f"{root.name} is a folder of {len(paths)} studies: give one's name with --csv")
     if options.serve is not None:
         serving.serve(serving.Pages(paths, _read), options.serve)
         return 0
@@ -196,6 +196,8 @@ def _report_team(root: Path, paths: Sequence[Path], options: ReportOptions) -> i
     if not studies:
         raise InputError(f"no study in {root} can be read")
     results = [result for _, result in studies]
+    if options.csv is not None:
+        write_table(options.csv, results[0])
     if options.html is not None:
         write_page(options.html, results, [path for path, _ in studies])
     if options.json:

@@ -58,8 +58,10 @@ def lanes_words(history: History) -> str:
     measured; "" where none did.
     """
     spans = lane_spans(history)
-    most = max((len(start.beside) + 1 for start in history.trials), default=0)
-    if most < 2:
+    ids = {start.trial_id for start in history.trials}
+    most = max((len(ids.intersection(start.beside)) + 1 for start in history.trials), default=0)
+    has_others = any(":" in other for start in history.trials for other in start.beside)
+    if most < 2 and not has_others:
         return ""
     nodes = {span.node for span in spans}
     whole_s = busy_s = of_nodes_s = 0.0
@@ -72,11 +74,12 @@ def lanes_words(history: History) -> str:
         busy_s += sum(_covered_s([span for span in session if span.node == node]) for node in its_nodes)
     shared = _num_on_shared_nodes(history)
     beside = f"{plural(shared, 'trial')} had others on the same node" if shared else "none had another on its own nodes"
-    if any(":" in other for start in history.trials for other in start.beside):
-        beside += ", trials of other searches, which are not drawn, aside"
+    if has_others:
+        beside += ", and trials of other searches, which are neither counted nor drawn, ran beside them"
     return (
-        f"Up to {most} trials ran side by side on {plural(len(nodes), 'node')}, {beside}: {duration(whole_s)} of time,"
-        f" of which each node was used for {figure(100 * busy_s / (of_nodes_s or 1))} % on average."
+        f"Up to {plural(most, 'trial')} ran side by side on {plural(len(nodes), 'node')}, {beside}:"
+        f" {duration(whole_s)} of time, of which"
+        f" each node was used for {figure(100 * busy_s / (of_nodes_s or 1))} % on average."
     )
 
 

@@ -6,7 +6,7 @@ One run of a reference layout on each node would say less: from run to run figur
 """
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
 from trainers.records.journal import Peak
@@ -39,4 +39,9 @@ def paces_of(peaks: Sequence[Peak]) -> Paces:
 
 def pace_of(measurement: Measurement, paces: Paces) -> float:
     """Returns the pace of the slowest of the nodes on which it ran; 1 where it is not known."""
-    return min((paces.get(address, 1.0) for address in measurement.addresses), default=1.0) if paces else 1.0
+    return pace_at(measurement.addresses, paces)
+
+
+def pace_at(addresses: Collection[str], paces: Paces) -> float:
+    """Returns the pace of the slowest of these nodes; 1 where it is not known."""
+    return min((paces.get(address, 1.0) for address in addresses), default=1.0) if paces else 1.0

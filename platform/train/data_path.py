@@ -26,5 +26,6 @@ def data_path(text: str) -> str:
     if len(words) > 1 and all(word.rpartition(":")[0] for word in words) and not user_path(text).exists():
         from platform.train.preparing.mixing import mixed  # tokenizers and file systems, for mixtures alone
 
-        return str(mixed(words))
+        if (folder := mixed(words)) is not None:
+            return str(folder)
     return str(user_path(text).absolute())

@@ -77,10 +77,18 @@ def test_a_failure_ends_it_and_time_does_with_a_remark() -> None:
 
     late = largest(slow, _points(SIZES), limit_s=0.03)
     assert [point.micro_batch for point in late.fitting] == [1, 2]
-    assert "no micro-batch from 3 on was known to fit" in late.remark
+    assert late.remark.endswith("micro-batches from 3 to 24 were not tried, and may fit")
 
     untimely = largest(lambda batch: _run(Outcome.OK), _points(SIZES), has_time=lambda: False)
     assert [point.micro_batch for point in untimely.fitting] == [1] and untimely.remark
+
+    sizes = iter([True, True, False])
+    between = largest(
+        lambda batch: _run(Outcome.OK if batch.micro_batch < 4 else Outcome.OOM), _points(SIZES),
+        has_time=lambda: next(sizes),
+    )  # fmt: skip
+    assert between.ended and between.ended.batch.micro_batch == 4
+    assert between.remark == "for want of time in the budget micro-batch 3 was not tried, and may fit"
 
 
 SCRIPT = """

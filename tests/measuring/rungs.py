@@ -127,7 +127,7 @@ def window(total_s: float, *sampled: Sampled | None) -> TimedWindow:
 def job(timing: Timing, **fields: Any) -> Any:
     """Returns the fields that a rung reads of its job."""
     defaults = {"is_winner_run": False, "incumbent_tokens_per_s": None, "recipe": SimpleNamespace(seq_len=50)}
-    defaults["layout"] = SimpleNamespace(data_parallel=1)
+    defaults |= {"incumbent_derived": False, "layout": SimpleNamespace(data_parallel=1)}
     return SimpleNamespace(timing=timing, **{**defaults, **fields})
 
 

@@ -72,6 +72,12 @@ def test_the_sentence_says_what_ran_beside_what_and_how_full_the_nodes_were() ->
     one_at_a_time = [dataclasses.replace(line, beside=()) if isinstance(line, TrialStart) else line
                      for line in of_three()]  # fmt: skip
     assert lanes_words(History(one_at_a_time)) == ""
+    beside_others = [
+        dataclasses.replace(line, beside=("other-1gpu:t0009",)) if isinstance(line, TrialStart) else line
+        for line in one_at_a_time
+    ]
+    words = lanes_words(History(beside_others))
+    assert words.startswith("Up to 1 trial ran side by side on 2 nodes") and "other searches" in words
 
 
 def killed_and_resumed() -> History:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import platform.plan.__main__ as plan
 import platform.report.__main__ as report  # pyright takes `from platform import` for the standard module
 import platform.search.__main__ as search
 from platform.search.setup.old_studies import folders_of
@@ -63,6 +64,12 @@ def test_a_bucket_s_studies_are_read_as_a_folder_s(
         assert capsys.readouterr().out == near
         assert report.main(["s3://lab/studies/ann/first", "--markdown"]) == 0
         assert "50,000" in capsys.readouterr().out
+        assert report.main(["s3://lab/studies/ann/first", "--csv", str(tmp_path / "first.csv")]) == 0
+        assert len((tmp_path / "first.csv").read_text().splitlines()) == 3
+        assert report.main(["s3://lab/studies", "--csv", str(tmp_path / "first.csv")]) == 2
+        assert "studies is a folder of 4 studies: give one's name with --csv" in capsys.readouterr().err
+        assert plan.main(["bloom7b", "--cluster", "8xH100-SXM", "--learn-from", "s3://lab/studies"]) == 2
+        assert "s3://lab/studies is a folder of studies: name one" in capsys.readouterr().err
         names = [path.name for path in folders_of(tmp_path, "s3://lab/studies")]
         assert names == ["first", "broken", "other", "shared"]
         assert report.main(["s3://lab/none"]) == 2
@@ -71,3 +78,15 @@ def test_a_bucket_s_studies_are_read_as_a_folder_s(
         assert search.main([*argv, "--studies", str(tmp_path)]) == 2
         assert "add --trust" in capsys.readouterr().err
         assert search.parse(argv).study.learn_from == "s3://lab/studies"
+
+
+def test_a_bucket_s_object_lands_nowhere_outside_its_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checks a name that climbs out of the folder, by which a client reads an object of another bucket."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    outside = {"outside/journal.jsonl": b"of another\n", "studies/../../team/outside/journal.jsonl": b"of another\n"}
+    with s3_bucket("team", outside):
+        assert report.main(["s3://team/studies"]) == 2
+    assert "holds an object whose name has '..' in it" in capsys.readouterr().err
+    assert not list(tmp_path.rglob("journal.jsonl"))

@@ -60,8 +60,9 @@ def largest(
         took_s = time.monotonic() - began_s
         if low >= 0 and (took_s > limit_s or not has_time()):
             after = f"after {limit_s:.0f} s" if took_s > limit_s else "for want of time in the budget"
-            untried = points[low + 1].micro_batch
-            remark = f"{after} no micro-batch from {untried} on was known to fit, and none was tried"
+            first, last = points[low + 1].micro_batch, points[high - 1].micro_batch
+            sizes = f"micro-batch {first} was" if first == last else f"micro-batches from {first} to {last} were"
+            remark = f"{after} {sizes} not tried, and may fit"
             return LargestFound(fitting=tuple(points[: low + 1]), ended=ended, remark=remark)
         most = _most(held, capacity_gib)
         index = _next(points, low, high, most, bisects=ended is not None)
@@ -92,8 +93,8 @@ def _next(points: Sequence[BatchPoint], low: int, high: int, most: float | None,
     """Returns the index of the next size to try between `low` and `high`: the largest one up to `most`, or the next one
     if there is none. Without `most` it is the middle, or the first that is at least twice the size at `low`.
     """
-    if low < 0:
-        return (low + high) // 2 if bisects else 0
+    if low < 0:  # the smallest: where it does not fit none does
+        return 0
     sizes = range(low + 1, high)
     if most is not None:
         return max((i for i in sizes if points[i].micro_batch <= most), default=low + 1)

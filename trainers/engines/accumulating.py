@@ -25,6 +25,8 @@ class AccumulatingEngine(abc.ABC):
     """Runs steps of consecutive micro-steps and sums their gradients. See `trainers.engines.base.Engine`."""
 
     marks_micro_steps = True
+    counts_ahead = False
+    """Whether the step under way counts its micro-batches in a pass of its own, ahead of the first micro-step."""
     _grad_accum = 1
     _skipped: torch.Tensor
 
@@ -105,15 +107,20 @@ class AccumulatingEngine(abc.ABC):
     def step(self, micro_batches: Sequence[torch.Tensor], marks: Marks) -> StepResult:
         if len(micro_batches) != self._grad_accum:
             self._set_grad_accum(len(micro_batches))
-        losses: list[torch.Tensor] = []
+        losses, phases = list[torch.Tensor](), list[StepPhase]()
+        if self.counts_ahead:
+            phases.append(StepPhase.COUNTING)
+            marks.begin(StepPhase.COUNTING)
+            self._count(micro_batches)
         for k, tokens in enumerate(micro_batches):
+            phases.append(StepPhase.MICRO_STEP)
             marks.begin(StepPhase.MICRO_STEP)
-            if k == 0:
+            if k == 0 and not self.counts_ahead:
                 self._count(micro_batches)
             losses.append(self._micro_step(tokens, last=k == len(micro_batches) - 1))
         marks.begin(StepPhase.OPTIMIZER_STEP)
         norm = self._optimizer_step()
-        return self._result(losses, micro_batches, norm, tuple(StepPhase.MICRO_STEP for _ in losses))
+        return self._result(losses, micro_batches, norm, tuple(phases))
 
     def _count(self, micro_batches: Sequence[torch.Tensor]) -> None:
         """Counts the step's tokens with a loss, which its passes need in advance."""

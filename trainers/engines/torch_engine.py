@@ -183,6 +183,7 @@ class TorchEngine(AccumulatingEngine):
 
     def step(self, micro_batches: Sequence[torch.Tensor], marks: Marks) -> StepResult:
         self._balance.begin(len(micro_batches))
+        self.counts_ahead = self._balance.counts("ahead")
         with self._balance.counting("step"):
             if self._pipeline is None:
                 return super().step(micro_batches, marks)
@@ -190,7 +191,7 @@ class TorchEngine(AccumulatingEngine):
 
     def _count(self, micro_batches: Sequence[torch.Tensor]) -> None:
         super()._count(micro_batches)
-        if not self._balance.counts("ahead"):
+        if not self.counts_ahead:
             return
         with self._balance.counting("ahead"), torch.no_grad():
             for tokens in micro_batches:

@@ -15,7 +15,7 @@ def range_of(phase: StepPhase) -> str:
     return f"layout: {phase}"
 
 
-MICRO_STEP, SCHEDULE, OPTIMIZER_STEP = (range_of(phase) for phase in StepPhase)
+COUNTING, MICRO_STEP, SCHEDULE, OPTIMIZER_STEP = (range_of(phase) for phase in StepPhase)
 """Ranges that divide a step into the phases that the engine marks (`trainers/measuring/step_marks.py`)."""
 LOSS, ATTENTION = "layout: loss", "layout: attention"
 """Ranges of modules outside compiled code, which has no ranges."""

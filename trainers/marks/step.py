@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 class StepPhase(enum.StrEnum):
     """Parts of an optimizer step, in the order in which they begin."""
 
+    COUNTING = "counting"
+    """A forward pass of all micro-batches, whose counts the first backward pass needs."""
     MICRO_STEP = "micro-step"
     """Forward and backward pass of one micro-batch."""
     SCHEDULE = "schedule"

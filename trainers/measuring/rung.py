@@ -187,7 +187,8 @@ class Rung(StepRunner):
         bound = upper_bound_tokens_per_s(tokens, full_s)
         if bound >= best:
             return ""
-        return f"stopped after {len(windows)} windows: {bound:,.0f} tokens/s at most, the best so far has {best:,.0f}"
+        has = "would have" if self._c.job.incumbent_derived else "has"
+        return f"stopped after {len(windows)} windows: {bound:,.0f} tokens/s at most, the best so far {has} {best:,.0f}"
 
     def _slowest(self, seconds: float) -> float:
         return max(self._c.gather(seconds))

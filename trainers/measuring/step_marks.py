@@ -10,6 +10,7 @@ from trainers.measuring.device import DeviceClock
 from trainers.measuring.run_context import RunContext
 
 WHERE = {
+    StepPhase.COUNTING: "forward_backward",
     StepPhase.MICRO_STEP: "forward_backward",
     StepPhase.SCHEDULE: "forward_backward",
     StepPhase.OPTIMIZER_STEP: "optimizer",
@@ -48,7 +49,7 @@ class StepMarks:
         else:
             activity = f"{phase} {self._in_step} of step {self._step}"
             self._context.watchdog.beat(activity, allowed_s=self._allowed_s, pending=self._pending)
-            self._in_step += 1
+            self._in_step += phase is not StepPhase.COUNTING
             self._pending += 1
         self._context.enter(WHERE[phase])
         self._range.enter_context(named(range_of(phase)))

@@ -18,7 +18,9 @@ class TimedSteps:
     """Seconds of all steps together."""
     steps_s: list[float]
     first_micro_s: float | None
-    """Mean seconds of the first micro-step; equal to the last one if there is only one."""
+    """Mean seconds of the first micro-step; equal to the last one if there is only one. Each micro-step includes an
+    equal share of a counting pass ahead of all.
+    """
     middle_micro_s: float | None
     """Mean seconds of the micro-steps in between; if there are none, of the longer of first and last."""
     last_micro_s: float | None
@@ -48,13 +50,15 @@ def timed_steps(spans: Sequence[float], phases: Sequence[tuple[StepPhase, ...]])
         raise ValueError(f"a step ends with its one optimizer step, got phases {', '.join(of_step)}")
     size = len(of_step)
     steps = [spans[i : i + size] for i in range(0, len(spans), size)]
-    by_micro_step = set(of_step[:-1]) == {StepPhase.MICRO_STEP}
-    first = statistics.fmean(step[0] for step in steps) if by_micro_step else None
-    last = statistics.fmean(step[-2] for step in steps) if by_micro_step else None
+    counts = of_step[0] is StepPhase.COUNTING
+    by_micro_step = set(of_step[counts:-1]) == {StepPhase.MICRO_STEP}
+    parts = [_with_counting(step) for step in steps] if counts else steps
+    first = statistics.fmean(step[0] for step in parts) if by_micro_step else None
+    last = statistics.fmean(step[-2] for step in parts) if by_micro_step else None
     middle = (
-        statistics.fmean(statistics.fmean(step[1:-2] or (max(step[:-1]),)) for step in steps) if by_micro_step else None
+        statistics.fmean(statistics.fmean(step[1:-2] or (max(step[:-1]),)) for step in parts) if by_micro_step else None
     )
-    marked = [part for part in (first, middle, last) if part is not None]
+    marked = [part for part in (first, middle, last) if part is not None and not counts]
     return TimedSteps(
         total_s=sum(spans),
         steps_s=[sum(step) for step in steps],
@@ -65,6 +69,14 @@ def timed_steps(spans: Sequence[float], phases: Sequence[tuple[StepPhase, ...]])
         schedule_s=statistics.fmean(sum(step[:-1]) for step in steps),
         longest_beat_s=max(marked or (max(step[:-1]) for step in steps)),
     )
+
+
+def _with_counting(step: Sequence[float]) -> list[float]:
+    """Returns the seconds of a step's micro-steps, each with its share of the counting ahead of them, and of its
+    optimizer step: a step of more micro-steps counts as much longer.
+    """
+    counting_s, *micro_steps_s, optimizer_s = step
+    return [*(seconds + counting_s / len(micro_steps_s) for seconds in micro_steps_s), optimizer_s]
 
 
 def losses_of(results: Sequence[StepResult], gather: Callable[[Any], list[Any]]) -> list[float]:

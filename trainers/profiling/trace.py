@@ -12,7 +12,7 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from trainers.marks.kinds import MICRO_STEP, OPTIMIZER_STEP, SCHEDULE, axis_of, computes, is_product, kind_of
+from trainers.marks.kinds import COUNTING, MICRO_STEP, OPTIMIZER_STEP, SCHEDULE, axis_of, computes, is_product, kind_of
 from trainers.records.sums import Axis, Busy, Kind, Sums, mean, sum_between, whole_step
 
 _HOST = frozenset({"cpu_op", "user_annotation", "cuda_runtime", "cuda_driver"})
@@ -49,7 +49,7 @@ def step_sums(
     threads = _threads(events)
     spans = [span for thread in threads for span in thread]
     _link(events, spans)
-    parts = (MICRO_STEP, SCHEDULE, OPTIMIZER_STEP)
+    parts = (COUNTING, MICRO_STEP, SCHEDULE, OPTIMIZER_STEP)
     ranges = sorted((span for span in spans if span.name in parts), key=lambda span: span.start_s)
     on_device = [event for event in events if event.get("ph") == "X" and event.get("cat") in _DEVICE]
     if on_device and ranges:
@@ -61,15 +61,19 @@ def step_sums(
     steps: list[Sums] = []
     micro_steps: list[Sums] = []
     schedules: list[Sums] = []
+    counting = Sums()
     for number, span in enumerate(ranges):
         part = sum_between(busy, edges[number], edges[number + 1])
         if span.name == SCHEDULE:
             schedules.append(part)
+        elif span.name == COUNTING:
+            counting = part
         elif span.name == MICRO_STEP:
             micro_steps.append(part)
         else:
-            steps.append(sum(schedules, part) if schedules else whole_step(micro_steps, part, grad_accum))
-            micro_steps, schedules = [], []
+            counted = [micro_step + counting.times(1 / len(micro_steps)) for micro_step in micro_steps]
+            steps.append(sum(schedules, part) if schedules else whole_step(counted, part, grad_accum))
+            micro_steps, schedules, counting = [], [], Sums()
     if len(steps) < 2:
         raise ValueError(
             f"the trace holds {len(steps)} whole steps and needs at least 2, of which the first is left out"

@@ -114,6 +114,8 @@ class Job:
     """The recipe's best tokens/s so far; a batch point that cannot reach it is stopped as `slow`. None in runs after
     the search.
     """
+    incumbent_derived: bool = False
+    """Whether that is what this trial's nodes would have shown of it, by their matmul peaks."""
     known_memory: tuple[MemoryPoint, ...] = ()
     """Memory peaks of this layout's batch points from an earlier, interrupted run."""
     predicted_gib: tuple[tuple[int, float], ...] = ()

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from platform.search.confirmation.run_order import AttemptedRuns, ConfirmationRun
-from platform.study.result.ranking import PointRuns, speed_of
+from platform.study.result.ranking import PointRuns
 from trainers.measuring.ladder import HEADROOM, with_headroom_gib
 from trainers.records.measurement import Measurement, Outcome
 
@@ -33,11 +33,11 @@ def held_run(
     the winner `best`; None where there is none.
     """
     faster = [
-        point.search
+        (point.derived_tokens_per_s, point.search)
         for point in of_recipe
         if point.search and not point.runs and may_be_held(point.search)
-        if best is None or speed_of(point.search) > speed_of(best)
+        if best is None or point.derived_tokens_per_s > point.derived(best)
         if (point.search.layout.id, point.search.batch.micro_batch, 1) not in attempted
     ]
-    search = max(faster, key=speed_of, default=None)
+    _, search = max(faster, key=lambda pair: pair[0], default=(0.0, None))
     return None if search is None else ConfirmationRun(point=search, repeat=1)

@@ -165,7 +165,7 @@ class RecipeConfirmation:
             return None
         if gate and gates.has_curves(best, self._history.gates) and (reference := self.reference_trial()):
             return reference
-        leading = [*rank(self._points)[:1], *(by_speed(self.measured)[:1] if not self._rules.repeats else ())]
+        leading = [*rank(self._points)[:1], *(by_speed(self._points)[:1] if not self._rules.repeats else ())]
         for point in leading if run else ():
             last = last_run(point, repeats=self._rules.repeats, attempted=self._attempted_runs)
             needed_gate = gate if gate and self._needs_gate(point.main_run) else None

@@ -218,7 +218,7 @@ class Exploration:
         for recipe in dict.fromkeys(candidate.recipe for candidate in self._candidates.values()):
             if recipe in running:
                 continue
-            best = winner(self._log.history.of_recipe(recipe.id))
+            best = winner(self._log.history.of_recipe(recipe.id), self._log.history.paces)
             candidate = self._candidates.get(key_of(best)) if best else None
             if best is None or candidate is None or candidate.finds_largest or candidate.key in self._passed_over:
                 continue

@@ -14,6 +14,7 @@ from platform.search.confirmation.confirmation_trial import ConfirmationTrial
 from platform.search.confirmation.held_runs import held_gib
 from platform.search.setup.confirmation_rules import ConfirmationRules
 from platform.study.history import History
+from platform.study.node_paces import pace_at, pace_of
 from platform.study.result.ranking import winner
 from search_spaces.candidate import Candidate
 from trainers.measuring.ladder import misfits, with_headroom_gib
@@ -79,8 +80,9 @@ def make_job(
     """
     # Where every point is asked for, none is cut short.
     race = final is None and not (settings.rules and settings.rules.finalists is None)
-    recipe = candidate.recipe.id
-    best = (history.tally.fastest(recipe) or winner(history.of_recipe(recipe))) if race else None
+    best = _incumbent(candidate.recipe.id, history) if race else None
+    # What these nodes would have shown of it.
+    pace = pace_at(nodes.values(), history.paces) / pace_of(best, history.paces) if best else 1.0
     memory_measurements = memory_points(history.measured(candidate.key))
     ladder = dataclasses.replace(
         candidate, micro_batches=tuple(sorted({point.micro_batch for point in (*memory_measurements, *rungs)}))
@@ -104,7 +106,8 @@ def make_job(
         gate=final and final.gate,
         gate_micro_batch=gate_micro_batch_of(candidate, history, settings) if final and final.gate and not rungs else 1,
         profile=final and final.profile,
-        incumbent_tokens_per_s=best and best.tokens_per_s,
+        incumbent_tokens_per_s=best and best.tokens_per_s and best.tokens_per_s * pace,
+        incumbent_derived=pace != 1,
         known_memory=memory_measurements if race else (),
         predicted_gib=_predicted(ladder, settings) if race else (),
         runs_one=runs_one,
@@ -124,6 +127,11 @@ def make_job(
         hang_floor_s=settings.hang_floor_s,
         first_step_s=settings.first_step_s,
     )
+
+
+def _incumbent(recipe_id: str, history: History) -> Measurement | None:
+    fastest = None if history.paces else history.tally.fastest(recipe_id)
+    return fastest or winner(history.of_recipe(recipe_id), history.paces)
 
 
 def _held_gib(

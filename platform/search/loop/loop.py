@@ -148,7 +148,9 @@ class SearchLoop:
         any when the session is over (`ended_reason` states why).
         """
         running, others, before = self.running, self._others(), self.state
-        if self._waits or self.state.is_terminal or any(trial.is_alone for trial in self._running.values()):
+        alone = any(trial.is_alone for trial in self._running.values())
+        alone |= any(trial.is_exclusive for loop in self.beside for trial in loop._running.values())
+        if self._waits or self.state.is_terminal or alone:
             return None
         place = functools.partial(
             self.lanes.place, running.values(), self._avoided, others=others.values() if self.beside else None
@@ -165,7 +167,7 @@ class SearchLoop:
             nodes = place(is_alone=True, at=self._nodes_of_round(trial))
             is_alone = math.isfinite(self.spending.gpu_left_s())
         else:
-            nodes, is_alone = place(is_alone=trial.is_alone), trial.is_alone
+            nodes, is_alone = None if trial.is_alone and others else place(is_alone=trial.is_alone), trial.is_alone
         if nodes is None:
             self.state, self._waits = before, bool(running or others)
             return None

@@ -13,11 +13,16 @@ class RunningTrial:
     job: Job
     start: TrialStart
     is_alone: bool
-    """Whether nothing may run beside it."""
+    """Whether nothing of its search may run beside it."""
     beside: set[str]
     """Ids of the trials that have run beside it so far."""
     sharing: set[str] = dataclasses.field(default_factory=set[str])
     """Ids of those among them that had some of its nodes."""
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether nothing of other searches may either: it was crowded out of a host's memory before."""
+        return self.is_alone and not self.start.is_final
 
     def meet(self, other: "RunningTrial", its_id: str, other_id: str) -> None:
         """Notes that the other trial runs beside this one, by the ids that each has in the records of the other."""

@@ -102,24 +102,22 @@ def search_together(
     Raises:
         InputError: a user's mistake, found before anything starts.
     """
-    began_s, several = time.monotonic(), list[_Begun]()
+    began_s, openings = time.monotonic(), list[tuple[OpenStudy, StudySetup]]()
     gc.set_threshold(50_000, 20, 20)
     with ExitStack() as stack, interruptible():
-        usable: UsableNodes | None = None
-        for label, (options, others) in labelled.items():
+        for options, _ in labelled.values():
             opening = stack.enter_context(opened(options))
             stack.enter_context(opening.copying())
-            study = opening.study
-            assert study is not None, "a dry run has no trials"
-            preflight.check(handle.nodes, study.path)
+            assert opening.study is not None, "a dry run has no trials"
+            preflight.check(handle.nodes, opening.study.path)
             opening = first_run.with_learned_length(opening, handle)
-            usable = usable or UsableNodes(handle, study.path)
-            setup = _setup(opening, handle)
-            budget = budget_of(opening.options, setup.space)
-            several.append(
-                _begin(opening, setup, handle, budget, others, began_s=began_s, is_printed=is_printed, label=label,
-                       usable=usable)
-            )  # fmt: skip
+            openings.append((opening, _setup(opening, handle)))
+        usable = UsableNodes(handle, openings[0][0].options.studies)
+        several = [
+            _begin(opening, setup, handle, budget_of(opening.options, setup.space), others, began_s=began_s,
+                   is_printed=is_printed, label=label, usable=usable)
+            for (opening, setup), (label, (_, others)) in zip(openings, labelled.items(), strict=True)
+        ]  # fmt: skip
         ends = run_together([begun.session for begun in several])
         return [
             (begun.shown(code, begun.unsafe_reason(code)), fault)

@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Iterable, Sequence
 
-from platform.study.result.ranking import PointRuns, speed_of
+from platform.study.result.ranking import PointRuns
 from trainers.records.measurement import TIMED, Measurement
 
 BESIDE = 0.2
@@ -15,7 +15,7 @@ LESS_BUSY = 1.5
 def beside_others(of_recipe: Sequence[PointRuns]) -> list[PointRuns]:
     """Returns the points that might be the fastest by what disturbed their rows, the likeliest first."""
     timed = [point for point in of_recipe if point.search and point.search.outcome in TIMED]
-    fastest = max(timed, key=lambda point: point.search_tokens_per_s, default=None)
+    fastest = max(timed, key=lambda point: point.derived_tokens_per_s, default=None)
     if fastest is None or fastest.search is None:
         return []
     rows = [point.search for point in timed if point.search]
@@ -23,20 +23,20 @@ def beside_others(of_recipe: Sequence[PointRuns]) -> list[PointRuns]:
     for row in rows:
         of_layout.setdefault(row.layout.id, []).append(row)
     speeds = [
-        (_possible(row, fastest.search, of_layout[row.layout.id]), point)
+        (point.derived_tokens_per_s * _possible(row, fastest.search, of_layout[row.layout.id]), point)
         for row, point in zip(rows, timed, strict=True)
     ]
-    above = [(speed, point) for speed, point in speeds if speed > fastest.search_tokens_per_s]
+    above = [(speed, point) for speed, point in speeds if speed > fastest.derived_tokens_per_s]
     return [point for _, point in sorted(above, key=lambda pair: -pair[0])]
 
 
 def _possible(row: Measurement, fastest: Measurement, of_layout: Iterable[Measurement]) -> float:
-    """Returns the tokens/s that the row might have had undisturbed: its own where it was no more disturbed than the
+    """Returns how many times as fast the row might have been undisturbed: 1 where it was no more disturbed than the
     `fastest` and, at a smaller micro-batch, the rows `of_layout`.
     """
     more = _share_of_others(row) - _share_of_others(fastest)
     busier = max((_busier(row, other) for other in of_layout), default=1.0)
-    return speed_of(row) / (1 - min(more, 0.9) if more > BESIDE else 1.0) * (busier if busier > LESS_BUSY else 1.0)
+    return (busier if busier > LESS_BUSY else 1.0) / (1 - min(more, 0.9) if more > BESIDE else 1.0)
 
 
 def _share_of_others(row: Measurement) -> float:

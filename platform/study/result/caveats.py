@@ -107,7 +107,7 @@ def _disturbed(evidence: Evidence) -> str:
 
 
 def _side_by_side(evidence: Evidence) -> str:
-    """Returns that figures of several nodes decided; runs in fresh processes are all on the same nodes, alone."""
+    """Returns that figures of several nodes decided; runs in fresh processes of one round have the same nodes."""
     places = {frozenset(m.addresses) for m in evidence.measurements if m.outcome in TIMED and m.addresses}
     if evidence.winning_point is None or evidence.winning_point.runs or len(places) < 2:
         return ""

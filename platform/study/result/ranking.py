@@ -32,8 +32,8 @@ class PointRuns:
     """The search's own run."""
     runs: tuple[Measurement, ...]
     """The runs in separate processes, by number."""
-    pace: float = 1.0
-    """The pace of the nodes of the search's own run."""
+    paces: Paces = dataclasses.field(default_factory=lambda: UNKNOWN, compare=False, repr=False)
+    """The paces of nodes, through which its runs are compared with each other and with those of other points."""
 
     @property
     def decisive(self) -> tuple[Measurement, ...]:
@@ -68,20 +68,34 @@ class PointRuns:
         """The search's own figure; the median of the runs where there is none."""
         return speed_of(self.search) if self.search else self.median_tokens_per_s or -math.inf
 
+    def derived(self, run: Measurement) -> float:
+        """Returns the tokens/s of a run as nodes of the middle pace would have shown them; minus infinity for none."""
+        return speed_of(run) / pace_of(run, self.paces)
+
     @property
     def derived_tokens_per_s(self) -> float:
-        """The search's own figure as nodes of the middle pace would have shown it."""
-        return self.search_tokens_per_s / self.pace
+        """`search_tokens_per_s` as nodes of the middle pace would have shown it."""
+        return self.derived(self.search) if self.search else self.derived_median or -math.inf
+
+    @functools.cached_property
+    def derived_speeds(self) -> tuple[float, ...]:
+        """`speeds` as nodes of the middle pace would have shown them."""
+        return tuple(map(self.derived, self.decisive)) if self.speeds else ()
+
+    @property
+    def derived_median(self) -> float | None:
+        """`median_tokens_per_s` as nodes of the middle pace would have shown it."""
+        return statistics.median_low(self.derived_speeds) if self.derived_speeds else None
 
     @property
     def disturbed(self) -> bool:
         """Whether the machine was disturbed in the search or in the runs: their median differs from the search's figure
-        by more than its interval over windows and by more than 10 %.
+        by more than its interval over windows and by more than 10 %, beside what the nodes' paces explain.
         """
-        median = self.median_tokens_per_s
-        if self.search is None or not self.runs or median is None or not speed_of(self.search) > 0:
+        median = self.derived_median
+        if self.search is None or not self.runs or median is None or not self.derived_tokens_per_s > 0:
             return False
-        return abs(median / speed_of(self.search) - 1) > self.search_margin
+        return abs(median / self.derived_tokens_per_s - 1) > self.search_margin
 
     @property
     def search_margin(self) -> float:
@@ -212,14 +226,14 @@ def points(measurements: Iterable[Measurement], paces: Paces = UNKNOWN) -> list[
     for runs in runs_of_point.values():
         search = next((run for run in runs if not run.repeat), None)
         later = tuple(sorted((run for run in runs if run.repeat), key=lambda run: run.repeat))
-        several.append(PointRuns(search=search, runs=later, pace=pace_of(search, paces) if search else 1.0))
+        several.append(PointRuns(search=search, runs=later, paces=paces))
     return several
 
 
-def by_speed(measurements: Iterable[Measurement]) -> list[PointRuns]:
-    """Returns the points of one recipe that may win, the fastest first by their medians alone."""
-    able = (point for point in points(measurements) if point.speeds)
-    return sorted(able, key=lambda point: -statistics.median_low(point.speeds))
+def by_speed(of_recipe: Iterable[PointRuns]) -> list[PointRuns]:
+    """Returns the points that may win, of one recipe's, the fastest first by their medians alone."""
+    able = (point for point in of_recipe if point.speeds)
+    return sorted(able, key=lambda point: -statistics.median_low(point.derived_speeds))
 
 
 def ranked(measurements: Iterable[Measurement]) -> list[PointRuns]:
@@ -240,11 +254,11 @@ def rank(of_recipe: Sequence[PointRuns]) -> list[PointRuns]:
     bar = max((point.derived_tokens_per_s for point in able if point.runs and point.search), default=-math.inf)
 
     def order(point: PointRuns) -> tuple[bool, float]:
-        shared = [speed_of(run) for run in point.runs if times[run.repeat] > 1]
-        alone = [speed_of(run) for run in point.runs if times[run.repeat] == 1]
-        median = statistics.median_low(shared or point.speeds) if point.runs else point.derived_tokens_per_s
+        shared = [point.derived(run) for run in point.runs if times[run.repeat] > 1]
+        alone = [point.derived(run) for run in point.runs if times[run.repeat] == 1]
+        median = statistics.median_low(shared or point.derived_speeds)
         if shared and alone and statistics.median_low(alone) < (1 - DISTURBED) * median:
-            median = statistics.median_low(point.speeds)
+            median = statistics.median_low(point.derived_speeds)
         return not point.runs and median <= bar, -median
 
     return sorted(able, key=order)
@@ -254,7 +268,7 @@ def winner(measurements: Iterable[Measurement], paces: Paces = UNKNOWN) -> Measu
     """Returns the best measurement of one recipe by total tokens/s; None where there is none.
 
     A point that was run again is judged by these runs: it counts only if all of them are `ok`, and by their median.
-    Others are judged by what nodes of the middle of `paces` would have shown.
+    Figures are compared as nodes of the middle of `paces` would have shown them.
     """
     all_of = tuple(measurements)
     confirmed = {(measurement.layout, measurement.batch) for measurement in all_of if measurement.repeat}
@@ -313,7 +327,7 @@ def compared(best: PointRuns, other: PointRuns, *, of_two: Spread | None = None)
         resolution: Resolution = "faster"
     else:
         resolution = "tie" if high - low < TIE_WIDTH and high >= 1 else "not resolved"
-    medians = best.median_tokens_per_s or math.nan, other.median_tokens_per_s or math.nan
+    medians = best.derived_median or math.nan, other.derived_median or math.nan
     return Comparison(
         other=other.main_run,
         num_pairs=len(logs),
@@ -327,7 +341,7 @@ def compared(best: PointRuns, other: PointRuns, *, of_two: Spread | None = None)
 
 def _pair_logs(best: PointRuns, other: PointRuns) -> list[float]:
     """Returns the logarithms of the ratios of the runs that both points have."""
-    best_by, other_by = ({run.repeat: speed_of(run) for run in point.runs} for point in (best, other))
+    best_by, other_by = ({run.repeat: point.derived(run) for run in point.runs} for point in (best, other))
     pairs = [(best_by[number], other_by[number]) for number in sorted(best_by.keys() & other_by.keys())]
     return [math.log(fast / slow) for fast, slow in pairs if min(fast, slow) > 0]
 

@@ -25,9 +25,9 @@ def contenders_of(order: Sequence[PointRuns]) -> list[PointRuns]:
     """
     if not order:
         return []
-    leader, others = order[0], sorted(order[1:], key=lambda point: -point.search_tokens_per_s)
-    close = (1 - DISTURBED) * leader.search_tokens_per_s
-    close_points = [other for other in others if _far_ahead(other, leader) or other.search_tokens_per_s >= close]
+    leader, others = order[0], sorted(order[1:], key=lambda point: -point.derived_tokens_per_s)
+    close = (1 - DISTURBED) * leader.derived_tokens_per_s
+    close_points = [other for other in others if _far_ahead(other, leader) or other.derived_tokens_per_s >= close]
     candidates = [leader, *close_points][:MOST]
     is_open = close_points and any(candidate.disturbed or _far_ahead(candidate, leader) for candidate in candidates)
     return candidates if is_open else []
@@ -59,8 +59,8 @@ def named_winner(measurements: Sequence[Measurement]) -> Measurement | None:
 
 def _far_ahead(point: PointRuns, leader: PointRuns) -> bool:
     """Returns whether the point was not run again and its figure is far above the leader's runs."""
-    median = leader.median_tokens_per_s or 0.0
-    return bool(leader.runs) and not point.runs and (1 - point.search_margin) * point.search_tokens_per_s > median
+    median = leader.derived_median or 0.0
+    return bool(leader.runs) and not point.runs and (1 - point.search_margin) * point.derived_tokens_per_s > median
 
 
 def _is_resolved(leader: PointRuns, other: PointRuns) -> bool:

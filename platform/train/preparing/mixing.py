@@ -78,20 +78,22 @@ def parts_of(inputs: Sequence[InputPath]) -> list[Part] | None:
     return [dataclasses.replace(part, weight=part.weight / total) for part in parts]
 
 
-def mixed(words: Sequence[str]) -> Path:
+def mixed(words: Sequence[str]) -> Path | None:
     """Returns the folder of the mixture `a:0.7 b:0.3`: beside the first of its folders, named by what all of them hold,
-    and made where it is not there yet, with seed 0.
+    and made where it is not there yet, with seed 0. None where no word has a weight.
 
     Raises:
         InputError: see `parts_of`; or it cannot be written there.
     """
     parts = parts_of([Path(word) for word in words])
-    assert parts is not None, words
+    if parts is None:
+        return None
     held = [(part.folder.name, part.weight, [file.sha256 for file in part.index.files]) for part in parts]
     name = hashlib.sha256(repr(held).encode()).hexdigest()[:10]
     out = parts[0].folder.with_name(f"mixed-{name}")
-    if not (out / NAME).is_file():
-        print_line(f"Mixes {' '.join(words)} into {out}")
+    if (out / NAME).is_file():  # its plan names folders that may have moved since; its own name says what they held
+        return out
+    print_line(f"Mixes {' '.join(words)} into {out}")
     try:
         mix(parts, out, seed=0)
     except OSError as error:

@@ -9,9 +9,9 @@ import search_spaces
 from platform.search.loop.jobs import TrialSettings, gate_micro_batch_of, make_job, predicted_gib
 from platform.study.history import History
 from search_spaces.candidate import Candidate
-from tests.samples import measurement
+from tests.samples import header, measurement
 from trainers.records.job import GateSize, Job, Timing, gate_batch
-from trainers.records.journal import Measured
+from trainers.records.journal import Measured, Peak
 from trainers.records.measurement import Outcome
 from trainers.spec.cluster import Cluster
 from trainers.spec.layout import Layout
@@ -70,6 +70,32 @@ def test_what_is_predicted_not_to_fit_is_tried_until_something_ran_out_of_memory
         return job.tries_misfit
 
     assert tries(Outcome.OK) and not tries(Outcome.OOM) and not tries(Outcome.OK, SETTINGS)
+
+
+@pytest.mark.parametrize(("slow_tflops", "expected"), [(690.0, 1000.0), (595.0, 850.0)])
+def test_what_a_trial_has_to_beat_is_what_its_nodes_would_have_shown(slow_tflops: float, expected: float) -> None:
+    candidate, at, peaks = reference("gpt2"), "2026-11-22T00:00:00+00:00", {"a": slow_tflops, "b": 700.0}
+    lines = [
+        dataclasses.replace(header("one", cluster=H200), at=at),
+        *(Peak(at=at, device="d", precision="bf16", tflops=peak, nodes=(node,)) for node, peak in peaks.items()),
+        *(
+            Measured(
+                at=at,
+                measurement=measurement(on=candidate.layout, recipe=candidate.recipe, micro_batch=micro_batch,
+                                        tokens_per_s=speed, addresses=("b",)),
+            )
+            for micro_batch, speed in ((1, 900.0), (2, 1000.0))
+        ),
+    ]  # fmt: skip
+    jobs = [
+        make_job(
+            candidate, candidate.batch_points(), None, history=History(lines), settings=SETTINGS, stop_at_s=None,
+            nodes={f"id-{address}": address},
+        )
+        for address in ("a", "b")
+    ]  # fmt: skip
+    assert [job.incumbent_tokens_per_s for job in jobs] == pytest.approx([expected, 1000.0])
+    assert [job.incumbent_derived for job in jobs] == [expected < 1000, False]
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,20 @@ def test_without_one_large_trials_follow_each_other_and_no_node_waits_for_them(f
     assert order == sorted(order, reverse=True)
 
 
+def test_a_trial_that_others_crowded_out_of_memory_runs_alone_on_the_cluster(folder: Path) -> None:
+    """Checks the driver's host, where a part of every trial runs: whichever ran beside it may be the cause."""
+    cluster = Cluster(folder, 3, [2, 1])
+    loop, job = cluster.together.next_job() or pytest.fail("nothing to run")
+    beside = cluster.together.next_job()
+    assert beside is not None and beside[0] is not loop
+    loop.on_trial_end(job.trial_id, state="failed", reason="host memory ran out", is_crowded=True)
+    assert cluster.together.next_job() is None, "the other one's trial still runs"
+    beside[0].on_trial_end(beside[1].trial_id, state="done", reason="")
+    again = cluster.together.next_job()
+    assert again is not None and (again[0], again[1].layout) == (loop, job.layout)
+    assert not loop.neighbours(again[1].trial_id) and cluster.together.next_job() is None, "nothing beside it"
+
+
 def test_each_trial_says_which_ones_of_other_searches_ran_beside_it(folder: Path) -> None:
     cluster = Cluster(folder, 3, [2, 1])
     cluster.run(random.Random(2))

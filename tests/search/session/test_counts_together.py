@@ -15,7 +15,7 @@ from platform.common.signals import INTERRUPTED
 from platform.search.session import session
 from platform.search.session.device_counts import parts_of
 from platform.search.setup.options import SearchOptions
-from platform.study.study import read
+from platform.study.study import Study, read
 from tests.search.loop.backend import CLUSTER
 from tests.search.loop.played import Played
 
@@ -71,7 +71,22 @@ def test_an_interrupted_one_goes_on_with_what_is_missing_of_both(on_two_nodes: P
     for count in (1, 2):
         history = read(on_two_nodes.studies / f"s-{count}gpu")[0]
         assert history.end is not None and history.end.exit_code == 0
-        assert {measurement.repeat for measurement in history.measurements} == {0, 1} or history.gates
+        measured = sorted((m.layout.checkpointing, m.repeat) for m in history.measurements)
+        assert measured == [("full", 0), ("none", 0), ("none", 1)] and len(history.gates) == 2
+
+
+def test_none_begins_where_one_of_them_cannot(
+    on_two_nodes: Played, pair: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    on_two_nodes.cut = 2
+    argv = (pair, "--name", "s", "--gpus", "1,2", "--searcher", "sweep")
+    assert on_two_nodes.search(*argv, "--max-trials", "9") == INTERRUPTED
+    on_two_nodes.cut = None
+    with Study.resume(on_two_nodes.studies, "s-2gpu")[0]:
+        assert on_two_nodes.search("--resume", "s") == 2
+    assert "s-2gpu" in capsys.readouterr().err
+    history = read(on_two_nodes.studies / "s-1gpu")[0]
+    assert history.sessions == 1 and history.end is not None, "no line is of a session that ran nothing"
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_a_single_figure_of_the_search_does_not_overtake_what_was_run_again() ->
     """Checks figures of the search, which lean upwards: TWO was behind ONE there, and would be in a second run too."""
     again = [*runs(ONE, 1000, 960), *runs(TWO, 990)]
     assert [point.main_run.layout for point in ranked(again)] == [ONE, TWO]
-    assert [point.main_run.layout for point in by_speed(again)] == [TWO, ONE]
+    assert [point.main_run.layout for point in by_speed(points(again))] == [TWO, ONE]
     measurements = [*again, *runs(THREE, 1010)]
     assert [point.main_run.layout for point in ranked(measurements)] == [THREE, ONE, TWO], (
         "found later, and faster than both"

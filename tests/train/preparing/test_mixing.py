@@ -98,5 +98,9 @@ def test_a_mixture_is_made_where_a_search_or_training_names_it(
     assert data_path(f"{a}:1 {b}:1") != str(path)
     assert data_path("included") == "included" and data_path("stream") == "stream"
     assert data_path(str(a)) == str(a) and data_path("no such:1") == str(Path("no such:1").absolute())
+    assert data_path("runs:old of:ann") == str(Path("runs:old of:ann").absolute()), "no word has a weight"
+    moved = a.parent.rename(a.parent.with_name("moved"))
+    assert data_path(f"{moved / a.name}:3 {moved / b.name}:1") == str(moved / path.name), "it moved with them"
+    a, b = moved / a.name, moved / b.name
     with pytest.raises(InputError, match="a weight behind each"):
         data_path(f"{a}:1 {tmp_path}/none:x")
