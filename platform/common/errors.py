@@ -38,7 +38,5 @@ class Parser(argparse.ArgumentParser):
 
 
 def one_line(error: Exception | str) -> str:
-    """Returns the text on one line without control characters. Errors of libraries and of users' files may have
-    several.
-    """
+    """Returns the text on one line, without control characters."""
     return printable(" ".join(str(error).split()))

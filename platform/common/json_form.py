@@ -18,7 +18,6 @@ _FURTHER: dict[type, tuple[type, bool]] = {}
 
 
 def with_schema(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the object with the schema version as its first key."""
     return {"schema": SCHEMA, **value}
 
 

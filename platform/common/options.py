@@ -65,7 +65,6 @@ def option(default: Any = dataclasses.MISSING, *, about: str, **declared: Any) -
 
 
 def argument(default: Any = dataclasses.MISSING, *, about: str, **declared: Any) -> Any:
-    """Returns a dataclass field for a positional argument."""
     return option(default, about=about, is_argument=True, **declared)
 
 
@@ -89,7 +88,6 @@ def config_field(**declared: Any) -> Any:
 
 
 def address_field(**declared: Any) -> Any:
-    """Returns the field of `--address`: the Ray cluster that a command uses."""
     about = 'Ray to run on, "local" for one of its own (default: RAY_ADDRESS, else the cluster whose head this is)'
     return option(None, metavar="HOST:PORT", about=about, **declared)
 
@@ -199,7 +197,6 @@ def _fields(kind: Any) -> Iterable[tuple[dataclasses.Field[Any], Any]]:
 
 
 def _names(field: dataclasses.Field[Any], declared: Option) -> tuple[str, ...]:
-    """Returns the spellings of an option or argument."""
     return (field.name,) if declared.is_argument else declared.names or (f"--{field.name.replace('_', '-')}",)
 
 

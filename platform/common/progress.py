@@ -20,7 +20,6 @@ class Progress(contextlib.AbstractContextManager["Progress"]):
         self._thread.start()
 
     def end(self) -> None:
-        """Clears the line, or prevents it if it was not printed yet."""
         self._ended.set()
         self._thread.join()
 

@@ -42,7 +42,6 @@ def duration(seconds: float) -> str:
 
 
 def plural(number: int, word: str) -> str:
-    """Returns the number with its word, such as "1 layout" or "2 layouts"."""
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
