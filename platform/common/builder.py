@@ -36,9 +36,7 @@ _answers: dict[str, str] = {}
 
 
 class BuildQuestion(contextlib.AbstractContextManager["BuildQuestion"]):
-    """A running check of the models of `source` (named in the error). Leaving the context kills an unfinished
-    subprocess.
-    """
+    """A running check of the models of `source`. Leaving the context kills an unfinished subprocess."""
 
     def __init__(self, models: Iterable[ModelSpec], source: str) -> None:
         stated = {key: spec for spec in models if spec.config and (key := _key(spec))}

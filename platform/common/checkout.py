@@ -13,9 +13,7 @@ ROOT = Path(__file__).resolve().parents[__name__.count(".")]
 COMMIT_FILE = Path(__file__).resolve().with_name("COMMIT")
 """Holds the commit of an installed package. Its build writes the file; a checkout has none."""
 COMMIT_VARIABLE = "LAYOUT_SEARCH_COMMIT"
-"""Environment variable with the commit of a copy without .git, such as a container or a submitted job's working
-directory.
-"""
+"""Environment variable with the commit of a copy without .git, such as a container or a submitted job."""
 _PACKAGES = ("ray", "torch", *engines.packages(), "transformers", "mlflow", "pyarrow")
 
 
@@ -41,9 +39,7 @@ def commit() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Returns versions by package: Python, "missing" for absent required packages, optional packages only if
-    installed.
-    """
+    """Returns versions by package: Python, "missing" for absent required packages, and installed optional packages."""
     packages = {"python": ".".join(map(str, sys.version_info[:3]))}
     for package in _PACKAGES:
         try:

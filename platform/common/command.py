@@ -8,9 +8,7 @@ from platform.common.signals import INTERRUPTED, interruptible
 
 
 def exit_code_of(run: Callable[[], int]) -> int:
-    """Runs a command and returns its exit code. Prints an `InputError` or `ClusterError` as one sentence on standard
-    error.
-    """
+    """Runs a command and returns its exit code; prints an `InputError` or `ClusterError` as one sentence."""
     try:
         return run()
     except InputError as error:
@@ -22,9 +20,7 @@ def exit_code_of(run: Callable[[], int]) -> int:
 
 
 def exit_code_of_resumable(run: Callable[[], int]) -> int:
-    """Runs a command that resumes when it is run again, as `exit_code_of` does; an interrupt gives exit code
-    `INTERRUPTED`.
-    """
+    """Runs a resumable command as `exit_code_of` does; an interrupt gives exit code `INTERRUPTED`."""
     try:
         with interruptible():
             return exit_code_of(run)

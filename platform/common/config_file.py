@@ -131,9 +131,7 @@ def write_config(path: Path, values: Mapping[str, Any], about: str) -> None:
 
 
 def near(key: str, keys: Iterable[str]) -> str:
-    """Returns a clause such as ": did you mean gpus?" on the known key with the most similar spelling; "" if none is
-    similar.
-    """
+    """Returns a clause such as ": did you mean gpus?" on the known key with the nearest spelling; "" if none is."""
     import difflib
 
     close = difflib.get_close_matches(key, list(keys), n=1)

@@ -14,9 +14,7 @@ OLDEST = (3, 11)
 
 
 def explain(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Prints an uncaught error (for `sys.excepthook`). A missing package or an old Python gives one sentence and exit
-    code 2.
-    """
+    """Prints an uncaught error, for `sys.excepthook`. A missing package or old Python: one sentence and exit code 2."""
     lack = lacking(error) if OURS in Path(sys.argv[0]).resolve().parents else ""
     if not lack:
         sys.__excepthook__(kind, error, trace)
@@ -26,9 +24,7 @@ def explain(kind: type[BaseException], error: BaseException, trace: TracebackTyp
 
 
 def lacking(error: BaseException) -> str:
-    """Returns a predicate on this Python, such as "has no package 'ray'", if it caused the error; "" for other
-    causes.
-    """
+    """Returns what this Python lacks, such as "has no package 'ray'", if it caused the error; "" for other causes."""
     if sys.version_info < OLDEST:
         return f"is Python {'.'.join(map(str, sys.version_info[:3]))}, {'.'.join(map(str, OLDEST))} or later is needed"
     package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
@@ -37,9 +33,7 @@ def lacking(error: BaseException) -> str:
 
 
 def set_up() -> str:
-    """Returns the shell command, relative to the working folder, that creates or activates the environment of `make
-    setup`.
-    """
+    """Returns the shell command, for the working folder, that creates or activates the environment of `make setup`."""
     root = OURS.parent
     venv = root / ".venv"
     make = "make setup" if Path.cwd() == root else f"make -C {os.path.relpath(root)} setup"

@@ -47,9 +47,7 @@ class Key:
 
 
 def keys_of(form: type) -> dict[str, Key]:
-    """Returns the keys by name of a form or of a dataclass that is written as JSON, including those of
-    `with_fields_of`.
-    """
+    """Returns the keys by name of a form or of a dataclass written as JSON, with those of `with_fields_of`."""
     names: Iterable[str] = form.__annotations__
     required = getattr(form, "__required_keys__", frozenset[str]())
     if dataclasses.is_dataclass(form):
@@ -64,7 +62,5 @@ def keys_of(form: type) -> dict[str, Key]:
 
 
 def further(form: type) -> tuple[type | None, bool]:
-    """Returns the class that `with_fields_of` added to the form (None if there is none) and whether its keys are
-    optional.
-    """
+    """Returns the class that `with_fields_of` added to the form (None: none), and whether its keys are optional."""
     return _FURTHER.get(form, (None, False))

@@ -54,9 +54,7 @@ class Option:
     """Converts a value that is not None after parsing; raises `InputError`."""
     is_argument: bool = False
     in_files: Literal["too", "alone", "never"] = "too"
-    """Whether the `--config` file may set the option: "too" (also on the command line), "alone" (only in the file),
-    "never".
-    """
+    """Whether the `--config` file may set the option: "too" (as the command line), "alone" (only there), "never"."""
 
 
 def option(default: Any = dataclasses.MISSING, *, about: str, **declared: Any) -> Any:

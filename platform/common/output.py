@@ -23,9 +23,7 @@ def wrapped(text: str) -> str:
 
 
 def filled(sentence: str, width: int, *, indent: str = "") -> str:
-    """Returns a sentence wrapped to `width`, later lines indented. A command in it stays on one line so that it can be
-    copied.
-    """
+    """Returns a sentence wrapped to `width`, later lines indented; a command in it stays on one line, to be copied."""
     text = _COMMAND.sub(lambda command: command[0].replace(" ", _BLANK), sentence)
     lines = textwrap.fill(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     return lines.replace(_BLANK, " ")

@@ -20,9 +20,7 @@ READER_LEFT = 128 + signal.SIGPIPE
 UNWRITTEN = os.EX_IOERR
 """Exit code if the output could not be written; 1 already means that nothing fits."""
 INTERRUPT_S = 60.0
-"""Seconds a command may take to end after Ctrl-C: Ray stops its processes, MLflow gets 30 s to finish. `still_ending`
-restarts this time.
-"""
+"""Seconds a command may take to end after Ctrl-C (MLflow gets 30 s to finish). `still_ending` restarts this time."""
 ONE_INTERRUPT_S = 1.0
 """Interrupts less than this many seconds apart count as one."""
 

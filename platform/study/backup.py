@@ -69,9 +69,7 @@ class _Folder:
 
 
 class _Objects:
-    """Objects at an address that pyarrow supports (s3://, gs://, abfs://). An object appears only once it is
-    complete.
-    """
+    """Objects at an address that pyarrow supports (s3://, gs://, abfs://). An object appears once it is complete."""
 
     def __init__(self, address: str) -> None:
         from pyarrow import fs

@@ -53,9 +53,7 @@ def trust_field() -> Any:
 
 
 def default_folder() -> str:
-    """Returns the default of `--studies`: `studies` in the working directory, or in the user's home in a submitted
-    job.
-    """
+    """Returns the default of `--studies`: `studies` in the working directory, in a submitted job in the user's home."""
     return str(Path.home() / "studies") if in_a_copy(Path.cwd()) else "studies"
 
 

@@ -66,9 +66,7 @@ def read_group(folder: Path) -> StudyGroup:
 
 
 def members_of(folder: Path) -> list[Path]:
-    """Returns the folders of all studies in the group that the study in `folder` belongs to; empty if it belongs to
-    none.
-    """
+    """Returns the folders of all studies in the group of the study in `folder`; empty if it belongs to none."""
     name, _, last = folder.name.rpartition("-")
     common = folder.parent / name
     if not name or not last.endswith("gpu") or not is_group(common):

@@ -173,9 +173,7 @@ class History:
         self._last_number = max(self._last_number, _number_of(trial_id))
 
     def _close_session(self, wall_s: float | None = None) -> None:
-        """Ends a session after `wall_s` seconds (None: it was killed) and fixes the device seconds of its open
-        trials.
-        """
+        """Ends a session after `wall_s` seconds (None: it was killed); fixes the device seconds of its open trials."""
         for trial_id, start in self._open.items():
             if trial_id not in self._open_gpu_s:
                 self._open_gpu_s[trial_id] = self._clock.since_s(start.at) * start.layout.world_size
@@ -233,9 +231,7 @@ class History:
 
     @property
     def first_start_s(self) -> float:
-        """Seconds that the first trial with measurements took beyond its steps, usually a session's slowest start; 0
-        before it.
-        """
+        """Seconds that the first trial with measurements took beyond its steps, usually the longest; 0 before it."""
         return next((beside_s for beside_s, _ in self.tally.times_s), 0.0)
 
     @property
@@ -255,9 +251,7 @@ class History:
         return tuple(rung for _, rung in self.tally.times_s)
 
     def trials_s(self, recipe: Recipe, repeats: range) -> float:
-        """Returns the total seconds of the recipe's completed measuring trials with a repeat in `repeats` (0 is the
-        search).
-        """
+        """Returns the seconds of the recipe's completed measuring trials with a repeat in `repeats` (0: the search)."""
         return sum(
             self._ends[trial_id].wall_s
             for trial_id, start in self._starts.items()

@@ -136,9 +136,7 @@ def describe_rejected(folder: Path, rejected: Sequence[RejectedLine], place: str
 
 
 def describe_newer(folder: Path, newer: Sequence[RejectedLine]) -> str:
-    """Returns a sentence, without its period, on lines of a newer version and the version that reads them; "" if there
-    are none.
-    """
+    """Returns a clause on lines of a newer version and the version that reads them; "" if there are none."""
     verb = "was" if len(newer) == 1 else "were"
     return f"{_lines(newer)} of {folder / JOURNAL} {verb} {newer[0].why}" if newer else ""
 

@@ -46,9 +46,7 @@ def of_recipe(recipe: Recipe, measurements: Iterable[Measurement]) -> list[Measu
 
 
 def key_of_trial(start: TrialStart) -> str:
-    """Returns the trial's candidate key, computed anew because a key stored by an older version may hash fewer
-    fields.
-    """
+    """Returns the trial's candidate key. It is computed, because a key in an old journal may hash fewer fields."""
     return f"{start.recipe.id}-{start.layout.id}"
 
 

@@ -32,9 +32,7 @@ def model_difference(recorded: ModelSpec, present: ModelSpec) -> str:
 
 
 def nearest_difference(recorded: Recipe, present: tuple[Recipe, ...]) -> str:
-    """Returns how the model of `recorded` differs from the model of a recipe with the same name in `present`; ""
-    without a difference.
-    """
+    """Returns how the model of `recorded` differs from the model of that name in `present`; "" without a difference."""
     models = (recipe.model for recipe in present if recipe.has_model and recipe.name == recorded.name)
     return next((difference for model in models if (difference := model_difference(recorded.model, model))), "")
 

@@ -13,9 +13,7 @@ from trainers.records.journal import Peak
 from trainers.records.measurement import Measurement
 
 UNLIKE = 0.05
-"""Nodes count as unlike if the fastest peak exceeds the slowest by more than this share; smaller differences are
-noise.
-"""
+"""Nodes are unlike if the fastest peak exceeds the slowest by more than this share; smaller differences are noise."""
 
 Paces = Mapping[str, float]
 """Speed of a node over the median node's, by the node's address."""

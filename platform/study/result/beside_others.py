@@ -50,7 +50,7 @@ def _share_of_others(row: Measurement) -> float:
 
 
 def _busier(row: Measurement, other: Measurement) -> float:
-    """Returns how many times busier the GPUs were in `other`, a row of the same layout; 1 unless its micro-batch is
+    """Returns how many times busier the GPUs were in `other`, of the same layout; 1 if its micro-batch is not
     smaller.
     """
     if not row.sm_clock_mhz or other.batch.micro_batch >= row.batch.micro_batch:

@@ -107,9 +107,7 @@ def _disturbed(evidence: Evidence) -> str:
 
 
 def _side_by_side(evidence: Evidence) -> str:
-    """Returns a reason if trials on different sets of nodes were compared. Confirmation runs all use the same nodes,
-    alone.
-    """
+    """Returns a reason if trials on different nodes were compared. Confirmation runs all use the same nodes, alone."""
     places = {frozenset(m.addresses) for m in evidence.measurements if m.outcome in TIMED and m.addresses}
     if evidence.winning_point is None or evidence.winning_point.runs or len(places) < 2:
         return ""

@@ -116,7 +116,7 @@ def gradient_tolerances(reference: GateCurves, of: str) -> GradientTolerances | 
 
 
 def _rounding(reference: GateCurves) -> tuple[Mapping[str, float], Mapping[str, float]] | None:
-    """Returns the relative effect of rounding on the reference's gradients, as `sketch_errors` does; None if not
+    """Returns the relative effect of rounding on the reference's gradients, by `sketch_errors`; None if not
     measured.
     """
     by_name = {sketch.of: sketch.values for sketch in reference.sketches}
@@ -176,9 +176,7 @@ class GateVerdict:
 
 
 def gate_figures(verdict: GateVerdict | None) -> dict[str, float | None]:
-    """Returns errors and tolerances of loss, gradient norm and the worst gradient, keyed as in rows and JSON; None if
-    absent.
-    """
+    """Returns errors and tolerances of loss, gradient norm and worst gradient by their JSON keys; None if absent."""
     checks = verdict.checks if verdict else ()
     gradients = [check for check in checks if check.where and check.of.startswith("gradients")]
     named: dict[str, Check] = dict(zip(("loss", "norm"), checks[:2], strict=False))
@@ -258,9 +256,7 @@ def _sums(text: str, num_tensors: int) -> npt.NDArray[np.float64]:
 
 
 def verdict_on(layout: Layout, recipe: Recipe, gates: Iterable[GateCurves]) -> GateVerdict | None:
-    """Returns the verdict on `layout` from the last curves in a journal; None if its curves or the reference's are
-    missing.
-    """
+    """Returns the verdict on `layout` from the last curves in a journal; None if its or the reference's are missing."""
     of_recipe = [gate for gate in gates if gate.recipe == recipe]
     curves_of_layout = next((curves for curves in reversed(of_recipe) if curves.layout == layout), None)
     if curves_of_layout is None:
@@ -275,9 +271,7 @@ def verdict_on(layout: Layout, recipe: Recipe, gates: Iterable[GateCurves]) -> G
 
 
 def has_curves(best: Measurement, gates: Iterable[GateCurves]) -> bool:
-    """Returns whether the winner's own curves were recorded. Curves recorded as another layout's reference do not
-    count.
-    """
+    """Returns whether the winner's own curves were recorded. Curves recorded as a reference do not count."""
     return any(gate.recipe == best.recipe and gate.layout == best.layout and not gate.is_reference for gate in gates)
 
 

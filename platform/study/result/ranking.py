@@ -72,9 +72,7 @@ class PointRuns:
 
     @property
     def disturbed(self) -> bool:
-        """Whether the machine was disturbed: the median of the runs differs from the search's figure by more than
-        `search_margin`.
-        """
+        """Whether the machine was disturbed: runs and search differ in speed by more than `search_margin`."""
         median = self.median_tokens_per_s
         if self.search is None or not self.runs or median is None or not speed_of(self.search) > 0:
             return False
@@ -138,9 +136,7 @@ class Comparison:
     num_pairs: int
     """Number of paired runs."""
     ratio: float
-    """Throughput of the best point over the other's: geometric mean over pairs; without a pair, the ratio of the
-    medians.
-    """
+    """Throughput of the best point over the other's: geometric mean over pairs, or ratio of medians without a pair."""
     low: float
     high: float
     """Upper end of the ratio's 95 % interval (Student's t over logarithms); infinite for fewer than two pairs."""
@@ -328,9 +324,7 @@ def _pair_logs(best: PointRuns, other: PointRuns) -> list[float]:
 
 
 def _pooled(groups: Iterable[Sequence[float]]) -> Spread | None:
-    """Returns the pooled standard deviation of the groups (one variance assumed for all); None if no group has two
-    values.
-    """
+    """Returns the pooled standard deviation (one variance for all groups); None if no group has two values."""
     groups = [group for group in groups if len(group) > 1]
     degrees = sum(len(group) - 1 for group in groups)
     if not degrees:

@@ -102,9 +102,7 @@ class RecipeResult:
 
     @functools.cached_property
     def gates(self) -> tuple[tuple[GateCurves, GateVerdict | None], ...]:
-        """The curves of each numerics gate with their verdict; the verdict is None for a reference's curves or without
-        a reference.
-        """
+        """The curves of each numerics gate with their verdict; None for a reference's curves or without a reference."""
         of_recipe = [gate for gate in self.history.gates if gate.recipe == self.recipe]
         return tuple((curves, None if curves.is_reference else self._verdict_on(curves.layout)) for curves in of_recipe)
 
@@ -185,9 +183,7 @@ class StudyResult:
         return [result for result in self.by_id.values() if result.measurements]
 
     def float8_price(self, result: RecipeResult) -> Float8Price | None:
-        """Returns the speed and loss of FP8 compared with bf16; None if the recipe has no FP8 or bf16 is not
-        searched.
-        """
+        """Returns the speed and loss of FP8 compared with bf16; None without FP8 or if bf16 is not searched."""
         bf16_result = self.by_id.get(in_bf16(result.recipe).id)
         if not result.recipe.float8_scaling or bf16_result is None:
             return None
@@ -195,9 +191,7 @@ class StudyResult:
         return price_of(result.recipe, compared(best, bf16) if best and bf16 else None, self.history.gates)
 
     def beside(self, first: Measurement, second: Measurement) -> Comparison | None:
-        """Returns the points of two measurements compared; None if they are the same point, of different recipes or of
-        another study.
-        """
+        """Returns the comparison of two measurements' points; None for one point, other recipes or another study."""
         of_recipe = self.by_id.get(first.recipe.id)
         sides = [of_recipe and of_recipe.point_of(measurement) for measurement in (first, second)]
         return compared(sides[0], sides[1]) if sides[0] and sides[1] and sides[0] is not sides[1] else None

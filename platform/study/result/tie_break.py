@@ -31,14 +31,12 @@ def contenders_of(order: Sequence[PointRuns]) -> list[PointRuns]:
 
 
 def unresolved(measurements: Iterable[Measurement]) -> list[PointRuns]:
-    """Returns one recipe's leader and the contenders that it is neither faster than nor tied with; empty if there are
-    none.
-    """
+    """Returns one recipe's leader and the contenders that it neither beats nor ties with; empty if there are none."""
     return unresolved_of(contenders(measurements))
 
 
 def unresolved_of(candidates: Sequence[PointRuns]) -> list[PointRuns]:
-    """Returns the leader and the contenders that it is neither faster than nor tied with; empty if there are none."""
+    """Returns the leader and the contenders that it neither beats nor ties with; empty if there are none."""
     if not candidates:
         return []
     leader, *others = candidates
@@ -53,9 +51,7 @@ def named_winner(measurements: Sequence[Measurement]) -> Measurement | None:
 
 
 def _far_ahead(point: PointRuns, leader: PointRuns) -> bool:
-    """Returns whether the leader is confirmed, the point is not, and its search figure is far above the leader's
-    median.
-    """
+    """Returns whether the leader is confirmed, the point is not, and its figure is far above the leader's median."""
     median = leader.median_tokens_per_s or 0.0
     return bool(leader.runs) and not point.runs and (1 - point.search_margin) * point.search_tokens_per_s > median
 
