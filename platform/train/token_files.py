@@ -84,11 +84,6 @@ def checked_content(source: ParquetTokens, before: DataContent | None, *, verify
 
 
 def file_sha256(path: Path) -> str:
-    """Returns the SHA-256 of a file.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -35,7 +35,6 @@ class Strategy:
 
     @property
     def folder(self) -> str:
-        """The name as a folder's name."""
         return re.sub(r"[^A-Za-z0-9=._-]+", "_", self.name)
 
     @property

@@ -41,7 +41,6 @@ class Ratio:
 
     @property
     def inverse(self) -> "Ratio":
-        """The first strategy's figure over this one's."""
         ends = self.interval and (1 / self.interval[1], 1 / self.interval[0])
         return Ratio(middle=1 / self.middle, interval=ends)
 

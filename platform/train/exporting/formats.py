@@ -96,7 +96,6 @@ def write_accelerate(plan: TrainingPlan, out: Path, device: Device) -> list[str]
 
 
 def write_caveats(out: Path, caveats: Sequence[str]) -> None:
-    """Adds the caveats of the search's result to `launch.sh` as comments."""
     first, *lines = (out / LAUNCH).read_text(encoding="utf-8").splitlines()
     _write(out / LAUNCH, "\n".join([first, *(f"# {caveat}" for caveat in caveats), *lines, ""]))
     (out / LAUNCH).chmod(0o755)

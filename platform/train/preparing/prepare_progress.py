@@ -29,7 +29,6 @@ class PrepareProgress:
 
     @property
     def interval_s(self) -> float:
-        """Seconds until the next display."""
         return 0.2 if self._bar else 1.0
 
     def __enter__(self) -> "PrepareProgress":
