@@ -14,7 +14,7 @@ SCHEMA = 1
 """The version of all forms, the value of the key `schema`."""
 _Form = TypeVar("_Form", bound=type)
 _FURTHER: dict[type, tuple[type, bool]] = {}
-"""By form: the class whose keys the form also has, and whether these keys are optional."""
+"""The class whose keys the form also has, and whether these keys are optional, by form."""
 
 
 def with_schema(value: Mapping[str, Any]) -> dict[str, Any]:

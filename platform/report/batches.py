@@ -23,7 +23,7 @@ _MOST_ROWS = 12
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Batches:
-    """At least two recipes that differ only in their global batch."""
+    """Several recipes that differ only in their global batch."""
 
     recipe: Recipe
     """The recipe of the largest batch."""

@@ -24,7 +24,7 @@ class Caveat:
     """A caveat that applies to a result."""
 
     name: str
-    """Key in `DECLARED`, such as "not gated"."""
+    """Name of the caveat, such as "not gated"."""
     sentence: str
 
 

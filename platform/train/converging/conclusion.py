@@ -47,7 +47,7 @@ class ConvergenceForm(TypedDict):
     strategies: dict[str, StrategyForm]
     """The trainings by strategy."""
     left_out: dict[str, str]
-    """By strategy: the reason why it is not compared."""
+    """The reason why a strategy is not compared, by its name."""
     answer: list[str]
     """The result in sentences."""
 

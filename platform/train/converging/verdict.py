@@ -75,7 +75,7 @@ class StrategyVerdict:
     marks: Mapping[str, Mapping[int, CurvePoints]]
     """Points of the trainings that learned, by strategy and seed."""
     left_out: Mapping[str, str]
-    """By strategy: the reason why it is not compared."""
+    """The reason why a strategy is not compared, by its name."""
 
     def spread(self, name: str) -> float | None:
         """Returns the standard deviation over seeds of the strategy's loss at equal tokens; None for a single seed."""

@@ -22,7 +22,7 @@ _IN_ITS_PLACE = {
     "offload": "nothing lies in host memory",
     "bucket_mib": "buckets of the program's own size",
 }
-"""By axis of all engines: the substitute if the program does not support it."""
+"""The substitute if the program does not support an axis of all engines, by axis."""
 
 
 def refusal(plan: TrainingPlan, program: Program) -> str | None:
