@@ -16,7 +16,7 @@ TAG = "mlflow.sharedViewState."
 """Prefix of an experiment's tags that hold views."""
 
 ADDRESS = "mlflow.layoutSearch."
-"""Prefix of a run's tags with the addresses of its views. MLflow's pages hide tags with the prefix `mlflow.`."""
+"""Prefix of a run's tags with the addresses of its views. MLflow hides tags that begin with its name."""
 
 LAYOUT_PARAMS = (
     *("outcome", "engine", "sharding", "dp", *MODEL_PARALLEL, "micro_batch", "grad_accum"),
