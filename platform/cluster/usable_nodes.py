@@ -19,7 +19,7 @@ class UsableNodes:
     """Addresses of present nodes by Ray id, in a stable order. Calls Ray."""
 
     def __init__(self, handle: ClusterHandle, study: Path) -> None:
-        """`handle` is the cluster with which the search began, `study` the folder of its study."""
+        """Takes the cluster with which the search began, and the folder of its study."""
         self._handle, self._study = handle, study
         self._address_of = {node.id: node.address for node in handle.nodes}
         self._answers: dict[str, tuple[Any, float]] = {}

@@ -71,4 +71,4 @@ class ClustersForm(TypedDict):
     comparison: list[ComparedForm]
     """The rows; rows found for the demands follow the listed cluster of the same device."""
     smallest: list[ComparedForm]
-    """For each recipe, the row with the fewest devices that meets the demands."""
+    """Rows with the fewest devices that meet the demands, one for each recipe."""

@@ -56,7 +56,7 @@ class LayoutPlanForm(TypedDict):
     layout: str
     """The layout in one line."""
     layout_id: str
-    """Hash of the layout's axes."""
+    """Hash of the fields that define the layout."""
     micro_batch: int
     """Sequences per device and micro-step."""
     grad_accum: int

@@ -17,7 +17,7 @@ class Searcher(Protocol[C]):
 
     @property
     def stopped_reason(self) -> str:
-        """Why `suggest` returned None, as the end of a sentence."""
+        """Reason why `suggest` returned None, as the end of a sentence."""
         ...
 
     def suggest(self, running: Sequence[C] = ()) -> C | None:

@@ -60,7 +60,7 @@ class PointAgain:
 
     @property
     def failure(self) -> str:
-        """Why a run of today is not `ok`; "" if all are, or there is none."""
+        """Reason why a run of today is not `ok`; "" if all are, or there is none."""
         runs = self.now.decisive if self.now and not self.now.speeds else ()
         return next((f"{run.outcome}{run.reason and f' ({run.reason})'}" for run in runs if run.reason), "")
 

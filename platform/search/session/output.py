@@ -33,9 +33,10 @@ class SessionOutput:
         profile: bool = False,
         copy: Backup | None = None,
     ) -> None:
-        """`as_object` selects a table, one JSON object, or (None) no output. With `profile`, the reason why a winner
-        has no profile is printed. The journal is written to its `copy` before the result is shown, because the process
-        may end right after.
+        """Takes the choice of the output with `as_object`: a table, one JSON object, or (None) nothing.
+
+        With `profile`, the reason why a winner has no profile is printed. The journal is written to its `copy` before
+        the result is shown, because the process may end right after.
         """
         self._copy = copy
         self._study, self._mirror, self._as_object, self._profile = study, mirror, as_object, profile

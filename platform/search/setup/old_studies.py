@@ -108,8 +108,8 @@ def read_old(path: Path, space: Space, *, trusted: bool = False) -> Old:
     """Returns the study in folder `path`, for a search of `space` or of its miniature.
 
     Raises:
-        InputError: its first line cannot be read, a newer version wrote it, it has another model, or it belongs to
-            another user and is not `trusted`.
+        InputError: its first line cannot be read, it was written by a newer version, it has another model, or it
+            belongs to another user and is not `trusted`.
     """
     admit(path, (JOURNAL,), trusted=trusted)
     tail = Tail(path / JOURNAL)

@@ -59,7 +59,7 @@ class StudySetup:
     plan: SearchPlan
     probe: Probe | None = None
     knowledge: Knowledge = dataclasses.field(default_factory=Knowledge)
-    """What old studies teach, if any are given."""
+    """Measurements of old studies that apply, if any are given."""
 
     @property
     def problem(self) -> Problem[Candidate]:
