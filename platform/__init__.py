@@ -1,4 +1,4 @@
-"""A folder of ours and a standard-library module: `import platform` gives the latter, with our folder beside it."""
+"""Makes `import platform` return the standard-library module, with this folder's modules as its submodules."""
 
 import importlib.util
 import os
@@ -10,6 +10,6 @@ _stdlib = importlib.util.module_from_spec(_spec)
 _stdlib.__path__ = [os.path.dirname(os.path.abspath(__file__))]
 sys.modules["platform"] = _stdlib
 _spec.loader.exec_module(_stdlib)
-if sys.argv[:1] == ["-m"]:  # a command, whose Python may lack what `make setup` installs
-    # Imported after an error only: the working folder, whose packages `platform.common` checks, is not on the path yet.
+if sys.argv[:1] == ["-m"]:  # a command, whose Python may lack packages that `make setup` installs
+    # Imported only after an error: the working folder, whose packages `platform.common` checks, is not on the path yet.
     sys.excepthook = lambda *error: importlib.import_module("platform.common.environment").explain(*error)

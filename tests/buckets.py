@@ -1,4 +1,4 @@
-"""A bucket of S3 on this machine, by moto's server, and the variables by which libraries find it."""
+"""An S3 bucket on this machine (moto's server), and the environment variables by which libraries find it."""
 
 import contextlib
 from collections.abc import Generator, Mapping
@@ -12,7 +12,7 @@ from platform.common.places import _file_system  # pyright: ignore[reportPrivate
 
 @contextlib.contextmanager
 def s3_bucket(name: str, files: Mapping[str, Path | bytes]) -> Generator[None]:
-    """Runs a server with a bucket that holds these files by their keys; this process finds it."""
+    """Runs a server with a bucket that holds these files by key; sets this process's environment to it."""
     server = pytest.importorskip("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     import boto3
 

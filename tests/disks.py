@@ -1,4 +1,4 @@
-"""File systems that are really full: small ones in memory, which only root of the machine may mount."""
+"""Full file systems: small real ones in memory, which only root may mount."""
 
 import contextlib
 import os
@@ -14,10 +14,10 @@ _NOT_ALLOWED = ("permission denied", "not permitted", "superuser", "only root")
 
 @contextlib.contextmanager
 def small_disk(folder: Path, size_mib: int) -> Generator[Path]:
-    """Yields `folder`, which it makes, with a file system of `size_mib` mounted at it; skips where this user may not
-    mount, and fails where mounting fails for another reason.
+    """Creates `folder`, mounts a file system of `size_mib` there and yields it; skips if this user may not mount, and
+    fails for other mount errors.
 
-    A quota or a file opened short would not do: the tests look at the kernel's own refusal of a write.
+    A quota or a truncated file would not do, because the tests need the kernel's refusal of a write.
     """
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={size_mib}m", "none", folder]
@@ -33,7 +33,7 @@ def small_disk(folder: Path, size_mib: int) -> Generator[Path]:
 
 
 def fill(disk: Path) -> Path:
-    """Writes a file that leaves no room on the disk; returns its path."""
+    """Writes a file that fills the disk; returns its path."""
     filler = disk / "filler"
     with filler.open("wb") as file:
         try:

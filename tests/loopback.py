@@ -1,4 +1,4 @@
-"""A server of HTTP on loopback whose answers a test writes."""
+"""An HTTP server on loopback whose answers a test defines."""
 
 import contextlib
 import http.server
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Answering(http.server.BaseHTTPRequestHandler):
-    """Answers GET and HEAD by `answer`, which a subclass has, without a log."""
+    """Answers GET and HEAD by the subclass's `answer`, without a log."""
 
     protocol_version = "HTTP/1.1"
 

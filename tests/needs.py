@@ -1,9 +1,9 @@
-"""Checks of what a test needs of its machine.
+"""Checks whether the machine can run a test.
 
-A test whose tools are missing is skipped and says how to install them; under CI it fails, since a machine of CI has all
-that can be installed. A test that the kernel refuses to this user (mounting, namespaces, control groups) is skipped
-everywhere and quotes the refusal: no package grants the privilege, and a stand-in would test something else. Any other
-error of the same call fails the test.
+A test without its tools is skipped and says how to install them; under CI it fails, because everything can be installed
+there. A test that the kernel refuses to this user (mounting, namespaces, control groups) is skipped everywhere with the
+kernel's message: no package grants the privilege, and a substitute would test something else. Any other error of the
+same call fails the test.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ _PLACES = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sb
 
 
 def tools(names: Iterable[str], packages: str) -> list[str]:
-    """Returns the programs' paths; skips the test where one is missing. `packages` are Debian's that have them."""
+    """Returns the programs' paths; skips the test if one is missing. `packages` are the Debian packages with them."""
     paths = {name: shutil.which(name, path=_PLACES) for name in names}
     if missing := [name for name, path in paths.items() if path is None]:
         _missing(f"{' and '.join(missing)} must be installed (Debian: apt-get install {packages})")
@@ -33,7 +33,7 @@ def tools(names: Iterable[str], packages: str) -> list[str]:
 
 
 def browser() -> str:
-    """Returns the path of Chromium; skips the test where there is none."""
+    """Returns the path of Chromium; skips the test if there is none."""
     program = chromium()
     if program is None:
         _missing("Chromium must be installed (Debian: apt-get install chromium), or named by CHROMIUM")
@@ -54,24 +54,24 @@ def namespaces() -> Generator[None]:
 
 
 def root(to: str) -> None:
-    """Skips the test where this user is not root, who alone may do `to`."""
+    """Skips the test if this user is not root; only root may do `to`."""
     if os.geteuid():
         refused(to, "this user is not root")
 
 
 def family(architecture: str) -> None:
-    """Skips the test where the installed transformers does not know the architecture, as that of the GPU figures."""
+    """Skips the test if the installed transformers (such as that of the GPU figures) lacks the architecture."""
     if architecture not in CONFIG_MAPPING:
         pytest.skip(f"transformers {transformers.__version__} has no {architecture}: that of constraints.txt has it")
 
 
 def refused(needed: str, answer: str) -> NoReturn:
-    """Skips the test: the kernel grants `needed` to privileged users alone, and its refusal was `answer`."""
+    """Skips the test: only privileged users may do `needed`, and the kernel's refusal was `answer`."""
     pytest.skip(f"{needed} needs privileges: run this test as root on a host that grants them; refused here: {answer}")
 
 
 def _missing(installation: str) -> NoReturn:
-    """Fails the test under CI, where everything can be installed; elsewhere skips it with the `installation` needed."""
+    """Fails the test under CI, where everything can be installed; elsewhere skips it and names the `installation`."""
     if "CI" in os.environ:
         pytest.fail(f"under CI {installation}")
     pytest.skip(f"to run this test, {installation}")

@@ -1,4 +1,4 @@
-"""Made-up values for tests of records and reports. Nothing here was measured."""
+"""Invented values for tests of records and reports. Nothing here was measured."""
 
 import csv
 import dataclasses
@@ -55,7 +55,7 @@ def measurement(
     tokens_per_s: float | None = 40000.0,
     **fields: Any,
 ) -> Measurement:
-    """Returns a measurement with every figure in place; one that did not run where `tokens_per_s` is None."""
+    """Returns a measurement with all figures; one that did not run if `tokens_per_s` is None."""
     on = on or layout()
     batch = BatchPoint.of(recipe, on, micro_batch)
     figures: dict[str, Any] = {"outcome": Outcome.OK, "trial_id": "t1", "conditions": CONDITIONS}
@@ -116,7 +116,7 @@ def skipped(**fields: Any) -> Measurement:
 
 
 def profile(measured: Measurement | None = None, **fields: Any) -> Profile:
-    """Returns a profile of `measurement()`, or of another one: 40 of a step's 100 ms in products, 10 in each other
+    """Returns a profile of `measurement()` or another one: of a step's 100 ms, 40 in products and 10 in each other
     part.
     """
     measured = measured or measurement()
@@ -150,7 +150,7 @@ def header(name: str = "made-up", **fields: Any) -> StudyHeader:
 
 
 def result_of(measurements: Iterable[Measurement], *lines: Line, **fields: Any) -> StudyResult:
-    """Returns the result of a study of the recipes that were measured, with further lines of its journal."""
+    """Returns the result of a study with these measured recipes and additional journal lines."""
     measured = [Measured(at="2026-01-01T00:00:00+00:00", measurement=point) for point in measurements]
     recipes = tuple(dict.fromkeys(line.measurement.recipe for line in measured))
     defaults: dict[str, Any] = {"at": "2026-01-01T00:00:00+00:00", "recipes": recipes}
@@ -159,7 +159,7 @@ def result_of(measurements: Iterable[Measurement], *lines: Line, **fields: Any) 
 
 
 def miniature() -> Recipe:
-    """Returns `RECIPE` on the small model that stands in for its own."""
+    """Returns `RECIPE` with the small substitute for its model."""
     return dataclasses.replace(RECIPE, model=SMALL, seq_len=32, global_batch=8, compute_precision="fp32")
 
 

@@ -1,4 +1,6 @@
-"""Sentences that tests pin, in files beside them, which `pytest --regenerate-golden` writes anew."""
+"""Sentences that tests compare with recorded ones in files beside them; `pytest --regenerate-golden` records them
+anew.
+"""
 
 import json
 from pathlib import Path
@@ -7,10 +9,10 @@ FOLDER = "wording"
 
 
 class Wording:
-    """The sentences of one test, each compared with the recorded one in the order in which the test gives them."""
+    """The sentences of one test, each compared with the recorded one in the order in which the test states them."""
 
     def __init__(self, module: Path, test: str, *, regenerates: bool) -> None:
-        """Takes the path of the test's file and its name, class and parameters included."""
+        """Takes the path of the test's file and the test's name, including class and parameters."""
         self._path = module.parent / FOLDER / f"{module.stem}.json"
         self._test, self._regenerates = test, regenerates
         self._sentences: list[str] = []
@@ -29,5 +31,5 @@ class Wording:
 
 
 def read(path: Path) -> dict[str, list[str]]:
-    """Returns the recorded sentences of each test; none where the file is missing."""
+    """Returns the recorded sentences of each test; empty if the file is missing."""
     return json.loads(path.read_text("utf-8")) if path.exists() else {}

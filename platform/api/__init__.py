@@ -1,4 +1,4 @@
-"""The Python API: plans, searches and studies as values. An installed package has it as `layout_search`.
+"""The Python API: plans, searches and studies as values. An installed package provides it as `layout_search`.
 
     import layout_search
 
@@ -8,8 +8,8 @@
     study.best["layout"]["label"]
     study.frame().sort_values("tokens_per_s_per_gpu")
 
-Options are those of the commands, `_` for `-`. Nothing is printed unless `verbose` asks for it. A mistake is raised as
-`InputError` and a fault of the cluster as `ClusterError`, with the sentences of the commands.
+Options are those of the commands, with `_` for `-`. Nothing is printed unless `verbose` is set. A user's mistake raises
+`InputError` and a fault of the cluster `ClusterError`, with the sentences of the commands.
 """
 
 from platform.api.functions import measure

@@ -1,15 +1,17 @@
-"""The options of a call as a command's arguments, so that both are read and refused by the same code."""
+"""Converts the options of a call to a command's arguments, so that the same code parses and checks both."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 _REPEATED = ("--cluster", "--price", "--set")
-"""Options that are given once for each item of a list."""
+"""Options that are repeated for each item of a list."""
 
 
 def arguments(*positional: Any, **options: Any) -> list[str]:
-    """Returns a command's arguments: a mapping becomes `KEY=VALUE`s, as `set` takes them, and a list of one axis'
-    values is joined by commas; None and False leave an option out.
+    """Returns a command's arguments.
+
+    A mapping becomes repeated `KEY=VALUE`, as for `set`; a list of one axis' values is joined by commas; None and False
+    leave an option out.
     """
     words = [str(value) for value in positional]
     for name, value in options.items():

@@ -1,4 +1,4 @@
-"""A search of a function of the caller's own, as a value."""
+"""Searches a user's own function from Python."""
 
 import inspect
 import os
@@ -15,16 +15,16 @@ from trainers.spec.workload import text_of
 def measure(
     build: Callable[[Any], Callable[[], Any]] | str, axes: Mapping[str, Sequence[Any]] | None = None, **options: Any
 ) -> MeasuredStudy | Search:
-    """Measures with which values of `axes` the training that `build` makes is fastest (docs/your-function.md); returns
-    its study.
+    """Measures with which values of `axes` the training made by `build` is fastest (docs/your-function.md); returns its
+    study.
 
     `build` is a function at the top of a file, or its name as `FILE.py:NAME`. `options` are those of `search`;
-    `tokens_per_step` is needed.
+    `tokens_per_step` is required.
 
     Raises:
         InputError: trials could not find the function, or the search refused its options.
         ClusterError: the cluster is at fault.
-        KeyboardInterrupt: it was interrupted; the study keeps what was measured.
+        KeyboardInterrupt: the search was interrupted; the study keeps what was measured.
     """
     name = build if isinstance(build, str) else _name_of(build)
     return search(build=name, set={axis: _texts(axis, values) for axis, values in (axes or {}).items()}, **options)

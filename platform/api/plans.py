@@ -26,7 +26,7 @@ _PARSER = CommandParser(PlanOptions, prog="layout_search.plan", description=None
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """An answer of `plan`, predicted and not measured."""
+    """A result of `plan`: predicted, not measured."""
 
     answer: Mapping[str, Any]
     """The object that `python -m platform.plan --json` prints."""
@@ -38,11 +38,10 @@ class Plan:
 
     @property
     def best(self) -> dict[str, Any]:
-        """The first row."""
         return self.rows[0]
 
     def frame(self) -> "pd.DataFrame":
-        """Returns the rows as a pandas frame, a column for each key of the command's JSON."""
+        """Returns the rows as a pandas frame with a column for each key of the command's JSON."""
         import pandas as pd
 
         return pd.DataFrame(self.rows)
@@ -58,15 +57,15 @@ def plan(
     verbose: bool = False,
     **options: Any,
 ) -> Plan:
-    """Returns what is predicted of the layouts of a space, a `config.json` or a model of the hub on a cluster; several
-    of either are compared, a row each.
+    """Returns the predictions for the layouts of a space, `config.json` or hub model on a cluster; several are
+    compared, a row each.
 
-    `options` are those of `python -m platform.plan`: `tokens="100B"`, `set={"seq_len": 1024}`, `gpus=[4, 8]`.
-    `verbose` prints the tables of the command too.
+    `options` are those of `python -m platform.plan`: `tokens="100B"`, `set={"seq_len": 1024}`, `gpus=[4, 8]`. `verbose`
+    also prints the command's tables.
 
     Raises:
-        InputError: a mistake in the arguments; `NothingFits` where no layout fits.
-        ClusterError: Ray fails, where it is asked for its cluster.
+        InputError: an argument is wrong; `NothingFits` if no layout fits.
+        ClusterError: Ray failed when asked for its cluster.
     """
     spaces = [space] if isinstance(space, str | os.PathLike) else space
     read = _PARSER.read(arguments(*(os.fspath(model) for model in spaces), cluster=cluster, **options))

@@ -26,14 +26,13 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeasuredStudy:
-    """The measurements and the result of a study when it was opened; `open` reads it anew."""
+    """The measurements and result of a study when it was opened; `open` reads it again."""
 
     path: Path
     result: StudyResult = dataclasses.field(repr=False)
 
     @property
     def name(self) -> str:
-        """The study's name."""
         return self.path.name
 
     @functools.cached_property
@@ -43,29 +42,28 @@ class MeasuredStudy:
 
     @property
     def best(self) -> dict[str, Any] | None:
-        """The winner of the study's first recipe; None where nothing fits or it is not resolved which is the best."""
+        """The winner of the study's first recipe; None if nothing fits or the winner is not resolved."""
         return self.answer["winner"]
 
     @property
     def caveats(self) -> list[str]:
-        """Whatever the result lacks as evidence, such as "not gated"."""
+        """Names of the result's caveats, such as "not gated"."""
         return [caveat["name"] for caveat in self.answer["caveats"]]
 
     def frame(self) -> "pd.DataFrame":
-        """Returns a pandas frame with a row for each measurement, skipped ones included, and the columns of the CSV
-        table.
-        """
+        """Returns the CSV table as a pandas frame: a row for each measurement, skipped ones included."""
         import pandas as pd
 
         return pd.DataFrame(records(*table_of(self.result)))
 
     def export(self, to: str, out: str | Path, **options: Any) -> "Exported":
-        """Writes the winner into the new folder `out`, for another program or for torchrun; returns what is in it.
+        """Writes the winner into the new folder `out` for another program or torchrun; returns the folder's
+        description.
 
         `to` and `options` are those of `python -m platform.export`, such as `to="accelerate"` and `tokens="2B"`.
 
         Raises:
-            InputError: a mistake in the options, or the study has no winner.
+            InputError: the options have a mistake, or the study has no winner.
         """
         from platform.train.exporting import command  # what a look at a study need not wait for
 
@@ -79,7 +77,7 @@ class MeasuredStudy:
 
 
 def open(study: str | Path, studies: str | Path | None = None) -> MeasuredStudy:
-    """Returns the study of a name in the folder `studies` (default: that of the commands), or at a path.
+    """Returns the study with that name in the folder `studies` (default: the commands'), or at a path.
 
     Raises:
         InputError: there is none, or its journal cannot be read.

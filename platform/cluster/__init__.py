@@ -1,3 +1,1 @@
-"""The cluster of a study: connects to it or starts it, waits for nodes, checks them, and cleans up after killed
-drivers.
-"""
+"""The cluster of a study: joins or starts it, waits for nodes, checks them, and removes what killed drivers left."""

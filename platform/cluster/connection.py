@@ -29,15 +29,15 @@ from trainers.host.node import error_of
 ANSWER_S = 20
 """Seconds that a Ray address may take to accept a connection, and again to answer."""
 KEEP_LOGS = "LAYOUT_SEARCH_KEEP_RAY_LOGS"
-"""Variable by which the folder of a Ray of our own stays after the command; after a cluster fault it always does."""
+"""Environment variable that keeps our own Ray's logs after the command; a cluster fault always keeps them."""
 _STARTS = 3
-"""Number of attempts to start a Ray of our own."""
+"""Number of attempts to start our own Ray."""
 LATE = "timed out during startup"
 """Ray's message about a node that did not start within the 30 s that Ray allows."""
 _MOST_OF_ADDRESS = 300
-"""Number of characters read from a file that names a cluster's address."""
+"""Number of characters read from a file with a cluster's address."""
 _SHIPPED = Path(__file__).resolve().parents[__name__.count(".")] / startup.__name__.partition(".")[0]
-"""The folder of the code that Ray gives to workers on all nodes: `trainers`, or the installed package."""
+"""Folder of the code that Ray ships to workers on all nodes: `trainers`, or the installed package."""
 _SETTINGS = {
     # Train's controller polls its workers at this interval; a trial ends no faster (default 2 s).
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
@@ -64,8 +64,8 @@ _DRIVER_SETTINGS = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
 _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-"""Makes a Ray of our own listen on 127.0.0.1 alone, by Ray's own setting for systems whose firewalls ask about each
-port. Without it Ray listens on every interface and serves three pages of metrics there that need no token.
+"""Makes our own Ray listen only on 127.0.0.1, by Ray's setting for systems whose firewalls ask about each port.
+Otherwise Ray listens on every interface, with three metrics pages that need no token.
 """
 _OF_OUR_OWN = {
     # The priority of the user's other processes. Ray's default (15) leaves workers a thirtieth of a core that another
@@ -75,10 +75,10 @@ _OF_OUR_OWN = {
     "RAY_prestart_worker_first_driver": "0",
     "RAY_enable_worker_prestart": "0",
 }
-"""Settings of workers in a Ray of our own, unless the user has set them."""
+"""Settings of workers in our own Ray, unless the user has set them."""
 
 CPU_WORKERS = 2
-"""Devices of a cluster without GPUs, unless the space says otherwise."""
+"""Devices of a cluster without GPUs, unless the space states another number."""
 
 
 @contextlib.contextmanager
@@ -90,14 +90,13 @@ def connected(
     wait_s: float = waiting.WAIT_S,
     start: bool = True,
 ) -> Generator[ClusterHandle]:
-    """Connects to `address` ("local" starts a Ray of our own), else RAY_ADDRESS, else the cluster whose head this is.
+    """Connects to `address` ("local" starts our own Ray), else to RAY_ADDRESS, else to the cluster whose head this is.
 
-    A cluster that starts GPU nodes by itself is asked for `num_gpus` of them (default: what its file promises), and
-    given `wait_s` seconds. Where a Ray of our own would start and `start` is false, the place is this machine without a
-    Ray.
+    A cluster with an autoscaler is asked for `num_gpus` GPUs (default: all that its file promises) and given `wait_s`
+    seconds. If our own Ray would be started and `start` is false, the handle is this machine without a Ray.
 
     Raises:
-        InputError: the address does not answer within 20 s, its nodes have unlike GPUs, or it never has so many.
+        InputError: the address does not answer within 20 s, the nodes have unlike GPUs, or too few are possible.
         ClusterError: Ray could not be started, or the GPUs did not come in time.
     """
     os.environ.update({name: os.environ.get(name, value) for name, value in (_SETTINGS | _DRIVER_SETTINGS).items()})
@@ -115,7 +114,7 @@ def connected(
         try:
             with Progress("starting Ray" if local else f"joining the Ray cluster at {target}"):
                 _patiently(lambda: _start(target))
-        except SystemExit as error:  # Ray's own handler of SIGTERM
+        except SystemExit as error:  # raised by Ray's own SIGTERM handler
             raise KeyboardInterrupt from error
         except Exception as error:
             raise ClusterError(f"Ray could not be {'started' if local else 'reached'}: {_first_line(error)}") from error
@@ -133,13 +132,13 @@ def connected(
     except ClusterError:
         keeps_logs = True
         raise
-    except RayError as error:  # a node without NVML, an actor that never came up, a head that is gone
+    except RayError as error:  # such as a node without NVML, an actor that never started, or a lost head
         keeps_logs = True
         message = _first_line(getattr(error, "cause", None) or error)
         raise ClusterError(f"Ray failed with {type(error).__name__}: {message}") from error
     finally:
         if gcs_address and head.is_lost(gcs_address):
-            skip_exit_hooks()  # to leave a head that is gone, Ray ends the process with exit code 1
+            skip_exit_hooks()  # Ray ends the process with exit code 1 when it leaves a lost head
         else:
             ray.shutdown()
         if session is not None:
@@ -147,10 +146,10 @@ def connected(
 
 
 def _address(address: str | None) -> str:
-    """Returns the address to connect to, or "local" where there is no cluster.
+    """Returns the address to connect to, or "local" without a cluster.
 
     Raises:
-        InputError: nothing answers there.
+        InputError: no Ray answers there.
     """
     target = address or os.environ.get("RAY_ADDRESS") or ""
     if target in ("", "auto"):
@@ -161,10 +160,10 @@ def _address(address: str | None) -> str:
 
 
 def check_paths() -> None:
-    """Refuses what a Ray of our own would end at after minutes, or in words of its own.
+    """Checks paths with which our own Ray would fail only after minutes or with an unclear message.
 
     Raises:
-        InputError: a path of the environment has a blank, or Ray's sockets would have names that are too long.
+        InputError: a path of the environment has a blank, or Ray's socket names would be too long.
     """
     for path in (sys.executable, sys.prefix):
         if re.search(r"\s", path):
@@ -182,25 +181,27 @@ def check_paths() -> None:
 
 
 _MOST_OF_SOCKET = 107
-"""Bytes that Linux allows in the path of a socket."""
+"""Largest number of bytes that Linux allows in the path of a socket."""
 _SOCKET = "/ray/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
-"""The longest path of a socket of Ray's below its folder."""
+"""The longest socket path of Ray below its folder."""
 
 
 def _prepare_local() -> None:
-    """Sets how a Ray of our own runs its workers, and closes it to other hosts and to users without our token."""
+    """Sets how our own Ray runs its workers, and closes it to other hosts and to users without our token."""
     check_paths()
     os.environ |= _LOOPBACK
     os.environ |= {name: os.environ.get(name, value) for name, value in _OF_OUR_OWN.items()}
     if "RAY_AUTH_MODE" not in os.environ:
-        # Other users of this machine reach its ports: only processes that inherit this token are let in.
+        # Other users of this machine can reach its ports; only processes that inherit this token are admitted.
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
 
 @contextlib.contextmanager
 def _in_sessions_of_their_own() -> Generator[None]:
-    """Lets the processes that Ray starts outlive a signal to this one's whole group, as a terminal, `timeout` and SLURM
-    send it, until this one has ended in order. The kernel ends them with this one all the same.
+    """Starts Ray's processes in their own sessions, so that a signal to this process's group does not end them.
+
+    Terminals, `timeout` and SLURM send such signals; Ray is needed until this process has ended in order. The kernel
+    still ends Ray's processes with this one.
     """
     from ray._private import services
 
@@ -213,7 +214,7 @@ def _in_sessions_of_their_own() -> Generator[None]:
 
 
 def _start(address: str) -> None:
-    """Connects to the cluster at `address`, or starts one of our own for "local"."""
+    """Connects to the cluster at `address`, or starts our own for "local"."""
     import ray
 
     from trainers.startup import prestart
@@ -232,8 +233,9 @@ def _start(address: str) -> None:
 
 
 def users_environment() -> dict[str, str | None]:
-    """Returns the user's own values of the variables that `connected` sets, None for those that the user did not set:
-    what is good for this project's workers is not for a command of the user's.
+    """Returns the user's own values of the variables that `connected` sets, None if unset.
+
+    A user's command gets them, because our values suit only this project's workers.
     """
     environment = environment_at_start()
     return {name: environment.get(name) for name in (*_SETTINGS, *_DRIVER_SETTINGS)}
@@ -245,8 +247,9 @@ def _raylet_of(node_id: str, nodes: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _patiently(start: Callable[[], None]) -> None:
-    """Calls `start`, which starts Ray, and repeats it where Ray timed out: a machine that is short of processor time,
-    or reads Ray from a slow disk for the first time, may need longer than Ray waits.
+    """Calls `start`, which starts Ray, and repeats it if Ray timed out.
+
+    A busy machine, or one that reads Ray from a slow disk for the first time, may need longer than Ray waits.
     """
     driver = psutil.Process()
     before = set(driver.children(recursive=True))
@@ -256,7 +259,7 @@ def _patiently(start: Callable[[], None]) -> None:
             return
         except Exception as error:
             if late := LATE in str(error):
-                for process in set(driver.children(recursive=True)) - before:  # Ray forgets what it has started by then
+                for process in set(driver.children(recursive=True)) - before:  # Ray no longer tracks these
                     with contextlib.suppress(psutil.NoSuchProcess):
                         process.kill()
             if not (late and starts_left):
@@ -272,9 +275,9 @@ def _first_line(error: BaseException) -> str:
 
 
 def _cluster_of_this_head() -> str | None:
-    """Returns the address of the Ray cluster that `ray start` began on this machine, None where there is none.
+    """Returns the address of the Ray cluster that `ray start` began on this machine; None without one.
 
-    Any user of the machine may write the file that names the cluster, so only files of this user and of root are read.
+    Any user may write the file that names the cluster, so only files of this user and of root are read.
     """
     path = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")
     try:
@@ -291,7 +294,7 @@ def _cluster_of_this_head() -> str | None:
         address = opened.read(_MOST_OF_ADDRESS).strip()
     host, _, port = address.rpartition(":")
     if not port.isdecimal() or error_of(host, int(port), timeout_s=2):
-        return None  # left over from a cluster that is gone
+        return None  # the file is left over from a cluster that is gone
     print_line(f"Runs on the Ray cluster at {address}, which {path} names (--address local: on a Ray of its own).")
     return address
 
@@ -304,7 +307,7 @@ def _user(uid: int) -> str:
 
 
 def _check(address: str) -> None:
-    """Checks that a Ray answers there in time: Ray's own client would retry for minutes and cannot be cancelled."""
+    """Checks that a Ray answers in time. Ray's own client would retry for minutes and cannot be cancelled."""
     if address.startswith("ray://"):
         raise InputError(f"{address} is a Ray client address; give the head's own, as HOST:6379, or run on the head")
     if address.startswith(("http://", "https://")):
@@ -329,8 +332,9 @@ def _check(address: str) -> None:
 
 
 def _refusal(address: str) -> str:
-    """Returns why the server at the address is not the head of a Ray that admits us, "" where it is. It sends the first
-    request of Ray's own client, by gRPC, with TLS and token as Ray's settings have them.
+    """Returns why the server at the address is not the head of a Ray that admits us; "" if it is.
+
+    It sends the first request of Ray's own client by gRPC, with TLS and token as in Ray's settings.
     """
     import grpc
     from ray._private.grpc_utils import init_grpc_channel
@@ -345,6 +349,6 @@ def _refusal(address: str) -> str:
         code = cast(Any, error).code()
         late = code is grpc.StatusCode.DEADLINE_EXCEEDED
         return f"no answer within {ANSWER_S} s" if late else f"{code.name}: {cast(Any, error).details()}"
-    except (RuntimeError, OSError) as error:  # RAY_USE_TLS without its files
+    except (RuntimeError, OSError) as error:  # raised by RAY_USE_TLS without its files
         return _first_line(error)
     return ""

@@ -1,6 +1,6 @@
 """Watches the cluster's head and this node's raylet while a study runs.
 
-If either is gone, every call into Ray blocks, for ever or until Ray ends the process.
+If either is lost, every call into Ray blocks, for ever or until Ray ends the process.
 """
 
 import contextlib
@@ -14,20 +14,18 @@ from trainers.host.node import error_of
 HEAD = "the cluster's head"
 RAYLET = "Ray's own process on this machine (raylet)"
 REFUSED_S = 10.0
-"""Seconds of refused connections after which the process counts as gone; a new start would be another cluster."""
+"""Seconds of refused connections after which the process counts as lost; a restarted one would be another cluster."""
 SILENT_S = 45.0
-"""Seconds without any answer after which the head or its machine counts as lost: a cut link may recover. Ray itself
-gives up after 60 s.
-"""
+"""Seconds without an answer after which the head counts as lost (a cut link may recover; Ray's limit is 60 s)."""
 _POLL_S = 2.0
 _ANSWER_S = 5.0
 
 
 @contextlib.contextmanager
 def watched(head: str, raylet: str, on_loss: Callable[[str], None]) -> Generator[None]:
-    """Calls `on_loss` once, from another thread, with a sentence when either of these HOST:PORT is gone.
+    """Calls `on_loss` once from another thread with a sentence when either HOST:PORT is lost.
 
-    Errors that Ray raises meanwhile are held back until both answer again, since `on_loss` names the cause.
+    Errors that Ray raises meanwhile are delayed until both answer again, because `on_loss` states the cause.
     """
     addresses, is_over = {HEAD: head, RAYLET: raylet}, threading.Event()
     threading.Thread(target=_watch, args=(addresses, on_loss, is_over), name="watch", daemon=True).start()
@@ -42,14 +40,13 @@ def watched(head: str, raylet: str, on_loss: Callable[[str], None]) -> Generator
 
 
 def is_lost(head: str) -> bool:
-    """Returns whether the head at HOST:PORT does not answer now."""
     return _error_of(head) is not None
 
 
 def _watch(addresses: Mapping[str, str], on_loss: Callable[[str], None], is_over: threading.Event) -> None:
     answered_s = dict.fromkeys(addresses, time.monotonic())
     while not is_over.wait(_POLL_S):
-        for name, address in addresses.items():  # the head first: without it a raylet ends too
+        for name, address in addresses.items():  # the head first, because a raylet ends without it
             error = _error_of(address)
             if error is None:
                 answered_s[name] = time.monotonic()
@@ -61,10 +58,10 @@ def _watch(addresses: Mapping[str, str], on_loss: Callable[[str], None], is_over
 
 
 def _error_of(address: str) -> OSError | None:
-    """Returns why the gRPC server of HOST:PORT does not answer, None where it does.
+    """Returns why the gRPC server at HOST:PORT does not answer; None if it does.
 
-    The kernel still accepts connections of a process that is stopped or stuck, so the process is asked for its health;
-    any answer will do.
+    The kernel accepts connections of a stopped or stuck process, so the server's health is requested; any answer
+    counts.
     """
     import grpc
     from ray._private.grpc_utils import init_grpc_channel

@@ -1,8 +1,8 @@
-"""Finds what a killed driver left, by the ids that it wrote down, and removes it when its study is resumed.
+"""Removes what a killed driver left, found by the ids in its note, when its study is resumed.
 
-A driver writes a note of what it owns on this machine and on the cluster into its study's folder, and removes the note
-when it ends normally. Its own Ray is identified by the folder of its session: a process belongs to it if its command
-names the folder or if it has a file of the folder open. On a shared cluster only the study's own job is touched.
+A driver writes a note of its resources on this machine and the cluster into its study's folder, and removes it when it
+ends normally. Our own Ray is identified by its session folder: a process belongs to it if its command names the folder
+or it has a file of the folder open. On a shared cluster only the study's own job is affected.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ NOTE = "running.json"
 SCRATCH = "layout-search-"
 """Prefix of the name of a driver's temporary folder."""
 _CLAIM = "layout-search.json"
-"""File in the folder of a Ray that a driver has started."""
+"""File in the session folder of a Ray that a driver has started."""
 _SHARED_MEMORY = Path("/dev/shm")
 _GONE_S = 10.0
 
@@ -39,11 +39,11 @@ class Note:
 
     host: str = dataclasses.field(default_factory=socket.gethostname)
     boot: str = dataclasses.field(default_factory=lambda: boot())
-    """Id of the machine's present start: process ids of an earlier start are meaningless."""
+    """Id of the machine's present boot; process ids of an earlier boot are meaningless."""
     ray_session: str = ""
-    """The folder of a Ray that the driver started; "" on a cluster that existed before."""
+    """The session folder of a Ray that the driver started; "" on a cluster that existed before."""
     cluster: str = ""
-    """Ray's name of the cluster's session: a cluster that is started anew at the same address has another one."""
+    """Ray's name of the cluster's session; a cluster restarted at the same address has another one."""
     job_id: str = ""
     """Ray's id of the driver's job, in hex."""
     scratch: str = ""
@@ -61,14 +61,11 @@ def write_note(study: Path, running: Note) -> None:
 
 
 def remove_note(study: Path) -> None:
-    """Removes the note, since the driver ends in order."""
     (study / NOTE).unlink(missing_ok=True)
 
 
 def read_note(study: Path) -> Note | None:
-    """Returns the note of a killed driver, None where the last one ended in order; call it with the study's lock
-    held.
-    """
+    """Returns the note of a killed driver; None if the last driver ended normally. The study's lock must be held."""
     try:
         return from_json(Note, read_json(study / NOTE))
     except ValueError:
@@ -76,7 +73,7 @@ def read_note(study: Path) -> Note | None:
 
 
 def sweep(note: Note) -> str:
-    """Removes what the killed driver left on this machine; returns a sentence on it, "" where there was nothing."""
+    """Removes a killed driver's resources from this machine; returns a sentence about them, "" if there were none."""
     if (note.host, note.boot) != (socket.gethostname(), boot()):
         return ""
     removed: list[str] = []
@@ -92,19 +89,19 @@ def sweep(note: Note) -> str:
 
 
 def claim(session: Path) -> None:
-    """Marks the folder of a Ray that this driver has started, so that a later one removes it if this one is killed."""
+    """Marks the session folder of this driver's Ray, so that a later driver can remove it."""
     (session / _CLAIM).write_text(json.dumps({"pid": os.getpid(), "boot": boot()}))
 
 
 def end_session(session: Path, *, keeps_logs: bool = False) -> None:
-    """Ends what is left of a Ray that this user's driver has started, and removes its folder unless `keeps_logs`."""
+    """Ends the remaining processes of a Ray started by this user's driver; removes its folder unless `keeps_logs`."""
     _sweep_session(session)
     if not keeps_logs:
         shutil.rmtree(session, ignore_errors=True)
 
 
 def end_abandoned_sessions(folder: Path) -> None:
-    """Ends the Rays below `folder` whose drivers, this user's, are gone, and removes their folders."""
+    """Ends the Rays below `folder` that this user's dead drivers started, and removes their folders."""
     for path in folder.glob(f"session_*/{_CLAIM}"):
         with contextlib.suppress(InputError):
             claimed = read_json(path)
@@ -114,12 +111,11 @@ def end_abandoned_sessions(folder: Path) -> None:
 
 
 def scratch_folder() -> Path:
-    """Creates a temporary folder for this driver."""
     return Path(tempfile.mkdtemp(prefix=SCRATCH))
 
 
 def of_session(session: Path) -> list[psutil.Process]:
-    """Returns this user's processes, except this one, of the Ray whose session has that folder."""
+    """Returns this user's processes, except this one, of the Ray with that session folder."""
     if not session.name.startswith("session_"):
         return []
     candidates = (process for process in psutil.process_iter() if process.pid != os.getpid())
@@ -175,25 +171,25 @@ def _open_files(pid: int) -> list[str]:
     try:
         for path in Path(f"/proc/{pid}/fd").iterdir():
             paths.append(str(path.readlink()))
-    except OSError:  # it ended, or is another user's
+    except OSError:  # the process has ended or belongs to another user
         return paths
     return paths
 
 
 def _pids_in_logs(session: Path) -> set[int]:
-    """Returns the ids of all processes that the session ever had: Ray names a worker's log by its process."""
+    """Returns the ids of all processes that the session ever had, from the names of the workers' logs."""
     names = (path.name for path in (session / "logs").glob("worker-*"))
     return {int(match[1]) for name in names if (match := re.search(r"-(\d+)\.(?:out|err)$", name))}
 
 
 def _named_by_pid(pids: set[int]) -> set[Path]:
-    """Returns the shared memory that torch names by the process that made it."""
+    """Returns the shared-memory files that torch named by these processes."""
     names = ((path, re.match(r"torch_(\d+)_", path.name)) for path in _SHARED_MEMORY.glob("torch_*"))
     return {path for path, match in names if match and int(match[1]) in pids}
 
 
 def boot() -> str:
-    """Returns the id of the machine's present start, "" where it has none."""
+    """Returns the id of the machine's present boot; "" if it has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

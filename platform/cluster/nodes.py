@@ -24,9 +24,9 @@ class Node:
     num_cpus: float
     num_gpus: int
     facts: Mapping[str, Any]
-    """The result of `trainers.host.node.facts` there."""
+    """The result of `trainers.host.node.facts` on the node."""
     clock_off_s: float = 0.0
-    """Seconds by which its clock differs from the driver's at least, positive where it is ahead."""
+    """Least difference in seconds between the node's clock and the driver's; positive if the node's is ahead."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,31 +34,33 @@ class ClusterHandle:
     """A Ray cluster that this process is connected to."""
 
     cluster: Cluster
-    """The cluster's devices, or two CPU workers where it has no GPU."""
+    """The cluster's devices, or CPU workers if it has no GPU."""
     cpus_per_worker: float
     driver_ip: str
-    """Address of the driver's node, where the Tune side of every trial is pinned."""
+    """Address of the driver's node, to which the Tune side of every trial is pinned."""
     software: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
     """Versions on the nodes that figures depend on (driver, torch, NCCL); differing ones are all listed."""
     nodes: tuple[Node, ...] = ()
-    """The nodes that workers are placed on."""
+    """The nodes on which workers are placed."""
     left_out: bool = False
     """Whether the cluster has further nodes on which no worker may be placed."""
     head: str = ""
     """The cluster's head as HOST:PORT."""
     raylet: str = ""
-    """The raylet, Ray's process on the driver's node, as HOST:PORT."""
+    """The raylet (Ray's process on the driver's node) as HOST:PORT."""
     is_local: bool = False
-    """Whether this process started the Ray, which ends with it."""
+    """Whether this process started the Ray, which then ends with it."""
 
     @property
     def has_gpus(self) -> bool:
-        """Whether any node has a GPU."""
         return self.cluster.device_kind == "cuda"
 
 
 def ask(ray: Any) -> list[Node]:
-    """Returns every node with GPUs, or all nodes where none has any, with their facts; raises Ray's errors."""
+    """Returns every node with GPUs (all nodes if none has any), with their facts.
+
+    Raises Ray's errors if a node does not answer.
+    """
     alive = [entry for entry in ray.nodes() if entry["Alive"]]
     with_gpu = [entry for entry in alive if entry["Resources"].get("GPU", 0) >= 1]
     sent_s = time.time()
@@ -77,7 +79,7 @@ def ask(ray: Any) -> list[Node]:
 
 
 def facts_of(ray: Any, entry: Mapping[str, Any], *, on_gpu: bool) -> Any:
-    """Asks the node of this entry of Ray's for its facts; returns Ray's reference to them."""
+    """Starts a request for the facts of a node, given Ray's entry; returns Ray's reference to the answer."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     from trainers.host import node
@@ -87,20 +89,20 @@ def facts_of(ray: Any, entry: Mapping[str, Any], *, on_gpu: bool) -> Any:
 
 
 def node_of(entry: Mapping[str, Any], facts: Mapping[str, Any], *, sent_s: float, got_s: float) -> Node:
-    """Returns the node of this entry of Ray's, whose facts were asked for and came at these times of day."""
+    """Returns the node of Ray's entry. Its facts were requested at `sent_s` and received at `got_s` (Unix seconds)."""
     return Node(
         id=entry["NodeID"],
         address=entry["NodeManagerAddress"],
         num_cpus=entry["Resources"].get("CPU", 0.0),
         num_gpus=int(entry["Resources"].get("GPU", 0)),
         facts=facts,
-        # It was read somewhere between these two moments.
+        # The node read its clock between these two times.
         clock_off_s=max(0.0, facts["unix_s"] - got_s) - max(0.0, sent_s - facts["unix_s"]),
     )
 
 
 def unlike_gpus(node: Node, other: Node) -> str:
-    """Returns that another node has other devices than `node`, as the end of a sentence; "" where they are equal."""
+    """Returns a clause on how another node's devices differ from `node`'s; "" if they are equal."""
     if not node.num_gpus or _gpus_of(node.facts) == _gpus_of(other.facts):
         return ""
     return f"it has {_gpus_of(other.facts)}, the others {_gpus_of(node.facts)}"
@@ -121,7 +123,7 @@ def this_machine() -> Node:
 
 
 def _visible_gpus() -> int:
-    """Returns the number of GPUs of this machine that a process may use: all, or those of CUDA_VISIBLE_DEVICES."""
+    """Returns the number of this machine's GPUs that a process may use: all, or those of CUDA_VISIBLE_DEVICES."""
     import pynvml
 
     try:
@@ -138,7 +140,7 @@ def _visible_gpus() -> int:
 
 
 def handle_of(nodes: Sequence[Node], *, cpu_workers: int, driver_ip: str, left_out: bool = False) -> ClusterHandle:
-    """Returns the place that `nodes` form together.
+    """Returns the cluster that `nodes` form together.
 
     Raises:
         InputError: they have unlike GPUs.
@@ -182,11 +184,10 @@ def handle_of(nodes: Sequence[Node], *, cpu_workers: int, driver_ip: str, left_o
 
 
 def _cpu_share(cpus: Sequence[float], num_workers: int) -> float:
-    """Returns the CPUs for each of `num_workers` workers on nodes with these CPUs: the most, up to 1, with which all of
-    them fit on whole nodes.
+    """Returns the CPUs for each of `num_workers` workers: the most, up to 1, with which all fit on whole nodes.
 
-    A small part of each node stays free, since two workers with a whole CPU each and Tune's share would not fit on two
-    cores.
+    `cpus` are the nodes' CPUs. A small part of each node stays free: two workers with a whole CPU each and Tune's share
+    would not fit on two cores.
     """
     left_over = max(0.1, 0.2 / len(cpus))
     free = [num_cpus - left_over for num_cpus in cpus if num_cpus > left_over]
@@ -196,7 +197,6 @@ def _cpu_share(cpus: Sequence[float], num_workers: int) -> float:
 
 
 def _gpus_of(fact: Mapping[str, Any]) -> str:
-    """Returns the GPUs of a node as text, by type."""
     if "mixed" in fact:
         return f"{' and '.join(fact['mixed'])} in one node"
     return f"{fact['device']} of {fact['memory_gib']:g} GiB"

@@ -10,24 +10,24 @@ from platform.common.text import plural
 from trainers.host.node import free_mib, versions
 
 LEAST_FREE_MIB = 100.0
-"""Free MiB that the disk under a study, and under each node's temporary folder, must have."""
+"""Free MiB required on the disk under a study and under each node's temporary folder."""
 MOST_OFF_S = 2.0
-"""Seconds that a node's clock may differ from the driver's: budgets are kept by the clocks of the workers' nodes."""
+"""Largest allowed difference in seconds of a node's clock from the driver's: workers' clocks keep budgets."""
 
 
 def check(nodes: Sequence[Node], study: Path) -> None:
-    """Refuses a cluster on which a search of hours would yield nothing.
+    """Checks that the cluster can run a search.
 
     Raises:
-        ClusterError: the first thing that is wrong, with the node's address and what to do.
+        ClusterError: the first problem, with the node's address and the remedy.
     """
     for fault in (*_unlike(nodes), *_occupied(nodes), *_full_disks(nodes, study), *_clocks_off(nodes)):
         raise ClusterError(fault)
 
 
 def remarks(nodes: Sequence[Node]) -> Iterator[str]:
-    """Yields a sentence on each thing that makes a search slower than necessary."""
-    # A node with an older checkout of its own does not tell; `check` refuses it in a sentence.
+    """Yields a sentence on each condition that slows a search unnecessarily."""
+    # A node with an older checkout does not report this; `check` refuses it.
     slow = [node for node in nodes if node.facts.get("uncompiled")]
     if slow:
         uncompiled = slow[0].facts["uncompiled"]
@@ -60,7 +60,7 @@ def _unlike(nodes: Sequence[Node]) -> Iterator[str]:
     for name in driver_versions if nodes else ():
         by_node = {node.address: node.facts["versions"].get(name, "none") for node in nodes}
         count = Counter(by_node.values())
-        # What most have; the driver's own, where as many have another.
+        # The version of most nodes; the driver's in a tie.
         usual = max(count, key=lambda version: (count[version], version == driver_versions[name]))
         for address, version in by_node.items():
             if version != usual:

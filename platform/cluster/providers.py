@@ -1,7 +1,7 @@
 """Knows which nodes a cluster will have: an autoscaler starts them, or a scheduler or a person states their number.
 
-`ray up` leaves a file that its autoscaler reads. SLURM and Kubernetes start nodes by themselves, so the files in
-`deploy/` state in `LAYOUT_SEARCH_NODES` how many there will be. A cluster with neither has a fixed set of nodes.
+`ray up` leaves a file that its autoscaler reads. SLURM and Kubernetes start nodes themselves, so the files in `deploy/`
+state their number in `LAYOUT_SEARCH_NODES`. A cluster with neither has a fixed set of nodes.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from platform.common.errors import InputError
 from platform.common.text import plural
 
 STATED = "LAYOUT_SEARCH_NODES"
-"""Environment variable of the driver with the cluster's nodes, as 4, or as nodes x GPUs of each, 4x8."""
+"""Environment variable of the driver with the cluster's nodes: "4", or nodes x GPUs of each, "4x8"."""
 _STATED = re.compile(r"([1-9]\d{0,4})(?:x([1-9]\d{0,2}))?")
 _HEAD = "node:__internal_head__"
 """The resource that only a cluster's head has."""
@@ -28,11 +28,11 @@ _FREE = ("local", "readonly", "fake_multinode", "fake_multinode_docker", "")
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Awaited:
-    """GPUs, or nodes where their GPUs are not known, that must be there before anything runs."""
+    """GPUs (or nodes, if their GPUs are unknown) that must be there before anything runs."""
 
     num_nodes: int
     gpus_per_node: int = 0
-    """GPUs of each node; 0 where only nodes are counted."""
+    """GPUs of each node; 0 if only nodes are counted."""
     num_gpus: int = 0
     description: str
     """Text on the nodes, such as "of type p4d"."""
@@ -41,53 +41,51 @@ class Awaited:
 
     @property
     def count(self) -> int:
-        """The number of GPUs that must be there, or of nodes where their GPUs are not known."""
+        """Number of GPUs that must be there, or of nodes if their GPUs are unknown."""
         return self.num_gpus or self.num_nodes
 
     @property
     def unit(self) -> str:
-        """The unit of `count`: "GPU" or "node"."""
         return "GPU" if self.num_gpus else "node"
 
     @property
     def bundles(self) -> list[dict[str, float]]:
-        """One resource request a node for Ray's autoscaler; empty where nodes start without a request."""
+        """One resource request a node for Ray's autoscaler; empty if nodes start without a request."""
         return [{"GPU": self.gpus_per_node}] * self.num_nodes if self.num_gpus else []
 
 
 class NodeProvider(Protocol):
-    """Tells which nodes a cluster will have, what state they are in and what they cost."""
+    """Knows which nodes a cluster will have, their state and their cost."""
 
     def awaited(self, num_devices: int | None) -> Awaited | None:
-        """Returns the nodes to wait for: enough for `num_devices`, all that can start if it is None, and None if
-        no further node is expected.
+        """Returns the nodes to wait for: enough for `num_devices` (None: all that can start); None if no more are
+        expected.
 
         Raises:
-            InputError: the nodes have unlike GPUs, or never so many.
+            InputError: the nodes have unlike GPUs, or too few are possible.
         """
         ...
 
     def state(self) -> str:
-        """Returns which nodes are starting or have failed to start, in a few words; "" if that is not known."""
+        """Returns text on nodes that are starting or failed to start; "" if unknown."""
         ...
 
     def bill(self) -> str:
-        """Returns a sentence about what keeps costing money after a search; "" if nothing does."""
+        """Returns a sentence on what keeps costing money after a search; "" if nothing does."""
         ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class NodeType:
-    """A node type with GPUs that a cluster's autoscaler knows."""
+    """A node type with GPUs in a cluster's autoscaler file."""
 
     name: str
     num_gpus: int
-    """GPUs of one node."""
     min_nodes: int
-    """Nodes that are started without being asked for; 1 for the head's own type."""
+    """Number of nodes that start without a request; 1 for the head's own type."""
     max_nodes: int
     accelerators: tuple[str, ...] = ()
-    """Ray's resources that name the GPU, such as "accelerator_type:A100"."""
+    """Ray resources that name the GPU, such as "accelerator_type:A100"."""
 
 
 def gpu_types(config: Mapping[str, Any]) -> tuple[NodeType, ...]:
@@ -112,14 +110,14 @@ def gpu_types(config: Mapping[str, Any]) -> tuple[NodeType, ...]:
 
 
 class Autoscaler:
-    """The autoscaler that `ray up` starts on the head, by the cluster file that it reads."""
+    """The autoscaler that `ray up` starts on the head, described by its cluster file."""
 
     def __init__(self, config: Mapping[str, Any], ray: Any = None) -> None:
         self._config = config
         self._ray = ray
 
     def awaited(self, num_devices: int | None) -> Awaited | None:
-        """Returns the nodes for so many devices, or as many as the file allows: none starts before a search asks."""
+        """Returns the nodes for `num_devices`, or all that the file allows; none starts before a search requests it."""
         types = gpu_types(self._config)
         used = [type_ for type_ in types if type_.min_nodes] or list(types)
         if not used:
@@ -148,7 +146,7 @@ class Autoscaler:
         )
 
     def _hosts(self) -> Awaited | None:
-        """Returns the hosts that a file with Ray's local provider lists; their GPUs are known once they have joined."""
+        """Returns the hosts listed in a file with Ray's local provider; their GPUs are unknown until they join."""
         provider: Mapping[str, Any] = self._config.get("provider") or {}
         if provider.get("type") != "local":
             return None
@@ -156,13 +154,11 @@ class Autoscaler:
         return Awaited(num_nodes=num_workers + 1, description="of the cluster file's list", look="the monitor's log")
 
     def state(self) -> str:
-        """Returns the state that Ray's autoscaler reports: version 2 after `ray up`, version 1 after `ray start
-        --autoscaling-config`.
-        """
+        """Returns the state by Ray's autoscaler: version 2 after `ray up`, else version 1 (--autoscaling-config)."""
         return _autoscaler_state(self._ray)
 
     def bill(self) -> str:
-        """Returns what a cloud keeps billing after a search; "" for hosts that nobody bills."""
+        """Returns what a cloud keeps billing after a search; "" for hosts without a bill."""
         provider: Mapping[str, Any] = self._config.get("provider") or {}
         if provider.get("type", "") in _FREE:
             return ""
@@ -174,7 +170,7 @@ class Autoscaler:
         )
 
     def _price(self, node_type: str, before: str) -> str:
-        """Returns a node's price, after `before`, where the file's metadata has it in `usd_per_node_h`; else ""."""
+        """Returns a node's price, preceded by `before`, if the file's metadata has it in `usd_per_node_h`; else ""."""
         metadata: Any = self._config.get("metadata")
         prices: Any = metadata.get("usd_per_node_h") if isinstance(metadata, Mapping) else None
         price: Any = prices.get(node_type) if isinstance(prices, Mapping) else None
@@ -182,13 +178,13 @@ class Autoscaler:
 
 
 class Stated:
-    """Nodes that SLURM, Kubernetes or a person starts, in a number that LAYOUT_SEARCH_NODES states."""
+    """Nodes that SLURM, Kubernetes or a person starts, in the number stated by LAYOUT_SEARCH_NODES."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        """Reads the number of nodes and, where stated, of GPUs of each.
+        """Reads the number of nodes and, if stated, of GPUs of each.
 
         Raises:
-            InputError: the variable says something else.
+            InputError: the variable has another form.
         """
         text = environment[STATED]
         match = _STATED.fullmatch(text.strip())
@@ -228,15 +224,12 @@ class Present:
     """A cluster whose nodes have all joined."""
 
     def awaited(self, num_devices: int | None) -> Awaited | None:
-        """Returns None: no further node is expected."""
         return None
 
     def state(self) -> str:
-        """Returns "": nothing is starting."""
         return ""
 
     def bill(self) -> str:
-        """Returns "": the search started no node."""
         return ""
 
 
@@ -244,7 +237,7 @@ def provider_of(ray: Any, environment: Mapping[str, str] = os.environ) -> NodePr
     """Returns the provider of the connected cluster's nodes; a stated number overrides an autoscaler's file.
 
     Raises:
-        InputError: LAYOUT_SEARCH_NODES is no number of nodes.
+        InputError: LAYOUT_SEARCH_NODES is not a number of nodes.
     """
     if environment.get(STATED, "").strip():
         return Stated(environment)
@@ -253,7 +246,7 @@ def provider_of(ray: Any, environment: Mapping[str, str] = os.environ) -> NodePr
 
 
 def _starter(environment: Mapping[str, str]) -> tuple[str, str]:
-    """Returns which nodes are stated, and where to look if they do not start."""
+    """Returns text on the stated nodes, and on where to look if they do not start."""
     if job := environment.get("SLURM_JOB_ID"):
         return f"of SLURM job {job}", f"`scontrol show job {job}` and the job's output"
     if cluster := environment.get("RAY_CLUSTER_NAME"):  # KubeRay's operator sets it
@@ -262,7 +255,7 @@ def _starter(environment: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _autoscaler_config(ray: Any) -> Mapping[str, Any]:
-    """Returns the cluster file that the autoscaler on the head reads, empty if there is none."""
+    """Returns the cluster file read by the autoscaler on the head; empty without one."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     from trainers.host import node
@@ -282,7 +275,7 @@ def _autoscaler_state(ray: Any) -> str:
 
     starting: Counter[str] = Counter()
     failed: list[str] = []
-    with contextlib.suppress(Exception):  # words for people: without them the waiting goes on
+    with contextlib.suppress(Exception):  # the text is only informative, so an error must not end the waiting
         if is_autoscaler_v2():
             from ray.autoscaler.v2.sdk import get_cluster_status
 

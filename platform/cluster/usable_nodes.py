@@ -1,4 +1,4 @@
-"""The nodes on which a search may begin a trial just now: those that it began with, and those that join it alike."""
+"""The nodes on which a search may begin a trial now: those it began with, and equal nodes that joined."""
 
 import time
 from collections.abc import Collection, Mapping
@@ -12,18 +12,18 @@ from platform.common.output import print_line
 from platform.common.text import plural
 
 LOOK_S = 2.0
-"""Seconds for which an answer of Ray's on its nodes counts."""
+"""Seconds for which Ray's answer on its nodes is cached."""
 
 
 class UsableNodes:
-    """The address of each node that is there, by Ray's id, in a lasting order. Calls Ray."""
+    """Addresses of present nodes by Ray id, in a stable order. Calls Ray."""
 
     def __init__(self, handle: ClusterHandle, study: Path) -> None:
-        """Takes the cluster as the search, whose study is in this folder, began with it."""
+        """Takes the cluster with which the search began, and the folder of its study."""
         self._handle, self._study = handle, study
         self._address_of = {node.id: node.address for node in handle.nodes}
         self._answers: dict[str, tuple[Any, float]] = {}
-        """By id of a node that joined: the answer to come, and when it was asked."""
+        """By id of a node that joined: the pending answer, and when it was requested."""
         self._refused: set[str] = set()
         """Ids of nodes that are left out."""
         self._alive: Collection[str] = ()
@@ -31,9 +31,7 @@ class UsableNodes:
         self._looked_s = float("-inf")
 
     def __call__(self) -> Mapping[str, str]:
-        """Returns the nodes. One that joins counts once it has told that it is like the others; of one that is unlike
-        them a sentence tells, once.
-        """
+        """Returns the nodes. A joined node counts once its facts equal the others'; otherwise a sentence is printed."""
         if time.monotonic() - self._looked_s > LOOK_S:
             self._look()
             self._looked_s = time.monotonic()
@@ -47,7 +45,7 @@ class UsableNodes:
         num_gpus = self._handle.cluster.devices_per_node if self._handle.has_gpus else 0
         for node_id, entry in alive.items():
             is_new = node_id not in self._address_of and node_id not in self._refused
-            # Of a cluster whose slow nodes are left out nobody knows whether a new one is slow.
+            # On a cluster whose slow nodes are left out, the speed of a new node is unknown.
             if not is_new or self._handle.left_out:
                 continue
             gpus_there = int(entry["Resources"].get("GPU", 0))
@@ -59,7 +57,7 @@ class UsableNodes:
         self._usable = {node_id: address for node_id, address in self._address_of.items() if node_id in alive}
 
     def _ask(self, ray: Any, entry: dict[str, Any]) -> None:
-        """Asks a node that joined for its facts, or takes its answer."""
+        """Requests the facts of a node that joined, or reads its answer."""
         node_id: str = entry["NodeID"]
         if node_id not in self._answers:
             self._answers[node_id] = (facts_of(ray, entry, on_gpu=self._handle.has_gpus), time.time())
@@ -86,16 +84,16 @@ class UsableNodes:
         print_line(f"Node {address} joined and is left out: {reason}")
 
     def has_refused(self) -> bool:
-        """Returns whether a node that joined and was left out is there."""
+        """Returns whether a node that was left out is present."""
         return any(node_id in self._alive for node_id in self._refused)
 
     def _refusal(self, node: Node) -> str:
-        """Returns why a node is unlike those that the search began with; "" where it is alike."""
+        """Returns how a node differs from those that the search began with; "" if it does not."""
         if reason := unlike_gpus(self._handle.nodes[0], node):
             return reason
         handle = self._handle
         cores = min(other.num_cpus for other in handle.nodes)
-        if handle.has_gpus:  # it may have fewer cores as long as they are enough for its workers
+        if handle.has_gpus:  # fewer cores are allowed if they suffice for the node's workers
             cores = min(cores, handle.cpus_per_worker * handle.cluster.devices_per_node)
         if node.num_cpus < cores:
             return f"it has {node.num_cpus:g} cores, and needs {cores:g} to run the same trials as the others"

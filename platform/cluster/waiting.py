@@ -1,6 +1,6 @@
-"""Requests the nodes that are not there yet from where they come, and waits for them.
+"""Requests missing nodes from their provider, and waits for them.
 
-Right after `ray up` only the head is there, and in a SLURM job or a Kubernetes cluster the driver may be the first.
+Right after `ray up` only the head is there, and in a SLURM job or on Kubernetes the driver may be the first.
 """
 
 import contextlib
@@ -15,22 +15,20 @@ from platform.common.output import print_line
 from platform.common.text import duration, plural
 
 WAIT_S = 20 * 60.0
-"""Seconds that nodes may take to start: a large cloud machine boots, pulls an image and sets itself up in 10 to 15
-min.
-"""
+"""Seconds that nodes may take to start; a large cloud machine with its image takes 10 to 15 min."""
 _LOOK_S = 2.0
 _REMIND_S = 60.0
 
 
 @contextlib.contextmanager
 def for_nodes(num_gpus: int | None, limit_s: float) -> Generator[None]:
-    """Waits until the nodes are there, and keeps them from being removed as idle while the context lasts.
+    """Waits until the nodes are there, and prevents their removal as idle inside this context.
 
-    `num_gpus` is None for all that may come. Does nothing where no more nodes are known to come.
+    `num_gpus` is None for all that may come. Does nothing if no further nodes are expected.
 
     Raises:
-        InputError: there are never so many GPUs, or of unlike kinds.
-        ClusterError: they did not come within `limit_s` seconds.
+        InputError: too few GPUs are possible, or they are of unlike kinds.
+        ClusterError: the nodes did not come within `limit_s` seconds.
     """
     import ray
     from ray.autoscaler.sdk import request_resources
@@ -47,7 +45,7 @@ def for_nodes(num_gpus: int | None, limit_s: float) -> Generator[None]:
         yield
     finally:
         if target.bundles:
-            with contextlib.suppress(Exception):  # a head that is gone needs no word
+            with contextlib.suppress(Exception):  # a lost head needs no message
                 request_resources(bundles=[])
         if sentence := provider.bill():
             print_line(sentence)
@@ -62,10 +60,10 @@ def wait(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Waits for `target`; prints what it waits for when that changes, and once a minute.
+    """Waits for `target`; prints the state when it changes, and once a minute.
 
     Raises:
-        ClusterError: it did not come within `limit_s` seconds.
+        ClusterError: the target did not come within `limit_s` seconds.
     """
     began_s, printed, printed_s = clock(), "", -math.inf
     while (num_alive := live()) < target.count:

@@ -1,6 +1,4 @@
-"""Helpers that every package of `platform` uses: errors, signals, figures as text, progress lines, this checkout's
-commit.
-"""
+"""Shared helpers of `platform`: errors, signals, text formatting, progress lines, the commit of this checkout."""
 
 from __future__ import annotations  # an older Python reads this too, see `environment`
 
@@ -11,9 +9,9 @@ from pathlib import Path
 
 
 def _roots() -> dict[str, Path]:
-    """Returns the checkout that each of our packages comes from."""
+    """Returns the checkout that each of our packages was imported from, by package name."""
     roots = {"platform": Path(__file__).resolve().parents[2]}
-    above = __name__.rpartition("platform.")[0]  # nothing in a checkout
+    above = __name__.rpartition("platform.")[0]  # the prefix before "platform."; empty in a checkout
     for name in ("search_spaces", "trainers"):
         spec = importlib.util.find_spec(above + name)
         if spec is not None and spec.origin is not None:
@@ -22,7 +20,7 @@ def _roots() -> dict[str, Path]:
 
 
 if len(set((roots := _roots()).values())) > 1:
-    # Every command imports this before it can run into a name that one checkout has and the other lacks.
+    # Checked here because every command imports this module first, before a name can be missing in one checkout.
     places = ", ".join(f"{name} from {root}" for name, root in roots.items())
     without = " and without PYTHONPATH" if os.environ.get("PYTHONPATH") else ""
     advice = f"run the command in the folder of the one that is meant{without}"

@@ -1,7 +1,8 @@
-"""Asks transformers, before anything is promised, whether it builds each model of a `config.json` as it was counted.
+"""Checks before a plan or search starts that transformers builds each `config.json` model as its parameters were
+counted.
 
-A process of its own is asked, beside what the command computes meanwhile: torch is not imported here. Answers are kept
-in the user's cache. Where transformers or torch is not installed, or does not answer, nothing is said.
+A subprocess does the check while the command computes, because this process does not import torch. Answers are cached
+in the user's cache folder. The check is skipped if transformers or torch is missing or the subprocess fails.
 """
 
 import contextlib
@@ -23,19 +24,19 @@ from trainers.spec.codec import json_object, to_json
 from trainers.spec.model import ModelSpec
 
 _READER = 2
-"""Version of what is asked: raised where `trainers.models.build_check` asks something else."""
+"""Version of the question. Raise it when `trainers.models.build_check` checks something different."""
 _LONGEST_S = 180.0
-"""Longest wait for an answer; a machine that takes longer gets none."""
+"""Longest wait for the subprocess in seconds; the check is skipped after it."""
 ALONE = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-"""Environment in which no device is touched and nothing is downloaded."""
+"""Environment that hides all devices and forbids downloads."""
 _KIND = "built"
-"""The kind of files in the user's cache that hold answers."""
+"""Subfolder of the user's cache that holds answers."""
 _answers: dict[str, str] = {}
-"""Reasons by key, of this process."""
+"""Answers of this process by key: why the model cannot be built, "" if it can."""
 
 
 class BuildQuestion(contextlib.AbstractContextManager["BuildQuestion"]):
-    """A question to transformers about the models of `source`; leaving it ends a process that was not waited for."""
+    """A running check of the models of `source`. Leaving the context kills an unfinished subprocess."""
 
     def __init__(self, models: Iterable[ModelSpec], source: str) -> None:
         stated = {key: spec for spec in models if spec.config and (key := _key(spec))}
@@ -46,11 +47,11 @@ class BuildQuestion(contextlib.AbstractContextManager["BuildQuestion"]):
         self._unanswered = [key for key in stated if key not in _answers]
         self._process: subprocess.Popen[bytes] | None = None
         if self._unanswered:
-            with contextlib.suppress(OSError):  # no room for a file, or for a process
+            with contextlib.suppress(OSError):  # the disk is full or no process can start: skip the check
                 self._process, self._output = _start([stated[key] for key in self._unanswered])
 
     def check(self) -> None:
-        """Waits for the answer.
+        """Waits for the subprocess.
 
         Raises:
             InputError: transformers cannot build one of the models, or builds another one.
@@ -82,7 +83,7 @@ class BuildQuestion(contextlib.AbstractContextManager["BuildQuestion"]):
 
 
 def _key(spec: ModelSpec) -> str:
-    """Returns what an answer depends on, as a hash; empty where transformers or torch is not installed."""
+    """Returns a hash of everything that an answer depends on; "" if transformers or torch is not installed."""
     try:
         versions = [importlib.metadata.version(package) for package in ("transformers", "torch")]
     except importlib.metadata.PackageNotFoundError:
@@ -93,7 +94,7 @@ def _key(spec: ModelSpec) -> str:
 
 def _start(models: list[ModelSpec]) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
     output = tempfile.TemporaryFile()  # noqa: SIM115  closed by `BuildQuestion`
-    with tempfile.TemporaryFile() as written:  # a pipe would wait for the process to begin reading
+    with tempfile.TemporaryFile() as written:  # a pipe would block until the subprocess reads it
         written.write("".join(f"{json.dumps(to_json(spec))}\n" for spec in models).encode())
         written.seek(0)
         process = subprocess.Popen(
@@ -118,12 +119,12 @@ def _reason(line: bytes) -> str | None:
 def _read(key: str) -> str | None:
     try:
         return _reason(read_plain(user_cache.folder_of(_KIND) / f"{key}.json", links=True))
-    except (InputError, RuntimeError):  # RuntimeError: there is no home
+    except (InputError, RuntimeError):  # RuntimeError: the user has no home folder
         return None
 
 
 def _write(key: str, reason: str) -> None:
-    """Keeps the answer, or does not where the folder cannot be written."""
+    """Caches the answer; does nothing if the folder cannot be written."""
     with contextlib.suppress(OSError, RuntimeError):
         folder = user_cache.folder_of(_KIND)
         folder.mkdir(parents=True, exist_ok=True)

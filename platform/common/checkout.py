@@ -9,21 +9,19 @@ from pathlib import Path
 from trainers.spec import engines, optional_kernels
 
 ROOT = Path(__file__).resolve().parents[__name__.count(".")]
-"""The folder that holds our packages: the checkout, or the folder of installed packages."""
+"""The folder that holds our packages: the checkout, or site-packages."""
 COMMIT_FILE = Path(__file__).resolve().with_name("COMMIT")
-"""The commit of an installed package, which its build writes; no file of a checkout."""
+"""Holds the commit of an installed package. Its build writes the file; a checkout has none."""
 COMMIT_VARIABLE = "LAYOUT_SEARCH_COMMIT"
-"""Environment variable with the commit of a copy that has no .git: a container, the working directory of a submitted
-job.
-"""
+"""Environment variable with the commit of a copy without .git, such as a container or a submitted job."""
 _PACKAGES = ("ray", "torch", *engines.packages(), "transformers", "mlflow", "pyarrow")
 
 
 def commit() -> str:
-    """Returns the short commit hash, with "+dirty" where tracked files were changed; "unknown" outside a git checkout.
-    An installed package has that of its build: the folder around it may be another project's checkout.
+    """Returns the short commit hash, with "+dirty" if tracked files are changed; "unknown" outside a git checkout.
 
-    The environment variable `COMMIT_VARIABLE` takes precedence over git.
+    `COMMIT_VARIABLE` takes precedence, then `COMMIT_FILE`, then git. An installed package does not ask git, because the
+    folder around it may be another project's checkout.
     """
 
     def git(*arguments: str) -> str:
@@ -41,7 +39,7 @@ def commit() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions of Python and of the packages that figures depend on, of optional ones where installed."""
+    """Returns versions by package: Python, "missing" for absent required packages, and installed optional packages."""
     packages = {"python": ".".join(map(str, sys.version_info[:3]))}
     for package in _PACKAGES:
         try:

@@ -8,7 +8,7 @@ from platform.common.signals import INTERRUPTED, interruptible
 
 
 def exit_code_of(run: Callable[[], int]) -> int:
-    """Runs a command and returns its exit code; prints a user's mistake or a fault of the cluster as one sentence."""
+    """Runs a command and returns its exit code; prints an `InputError` or `ClusterError` as one sentence."""
     try:
         return run()
     except InputError as error:
@@ -20,7 +20,7 @@ def exit_code_of(run: Callable[[], int]) -> int:
 
 
 def exit_code_of_resumable(run: Callable[[], int]) -> int:
-    """Runs a command that can be interrupted and continues when it is run again; returns its exit code."""
+    """Runs a resumable command as `exit_code_of` does; an interrupt gives exit code `INTERRUPTED`."""
     try:
         with interruptible():
             return exit_code_of(run)

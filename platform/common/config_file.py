@@ -1,12 +1,12 @@
-"""The options of a command as a YAML file, as `--config` reads it.
+"""Reads and writes the YAML file of `--config`.
 
     space: bloom7b
     gpus: [1, 2, 4]
     time_budget: 30m
     set: {seq_len: 4096, engine: [fsdp, ddp]}
 
-A key is an option's name without its dashes. Values are texts that are read exactly as on the command line, so that no
-rule of YAML changes one: `no` is not false, and `1:30` is no number.
+A key is an option's name without its dashes. Values stay texts and are read as on the command line. YAML converts none
+of them: `no` does not become false, nor `1:30` a number.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,19 +19,19 @@ from trainers.records.plain_files import read_plain
 _MOST_BYTES = 2**20
 
 Value = str | list[str] | dict[str, str]
-"""A value of a file: a text, or texts in a list or by name."""
+"""A value in the file: a text, a list of texts, or texts by name."""
 
 
 def read_config(path: Path) -> dict[str, Value]:
-    """Returns the values of a file by key, `_` in keys for `-`.
+    """Returns the file's values by key, with `-` in keys replaced by `_`.
 
     Raises:
-        InputError: it cannot be read, or is no such file; the text names it.
+        InputError: the file cannot be read or is not a mapping of options; the text names the file.
     """
-    import yaml  # what calls without a file need not wait for
+    import yaml  # imported here to save its time in calls without a file
 
     class Loader(yaml.BaseLoader):
-        """Reads every scalar as text, and refuses a key that is there twice."""
+        """Reads every scalar as text and refuses duplicate keys."""
 
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
             keys = [getattr(key, "value", "") for key, _ in node.value]
@@ -65,7 +65,11 @@ def _value(value: Any, where: str) -> Value:
 
 
 def _text(item: Any, where: str) -> str:
-    """Returns an item as text, a list of texts with commas between them."""
+    """Returns an item as text; a list of texts is joined with commas.
+
+    Raises:
+        InputError: the item is empty or nested.
+    """
     if isinstance(item, list) and item and all(isinstance(part, str) and part for part in item):
         return ",".join(item)
     if isinstance(item, str) and item:
@@ -74,11 +78,12 @@ def _text(item: Any, where: str) -> str:
 
 
 def words_of(option: str, value: Value, *, kind: str) -> list[str]:
-    """Returns the words by which a command line says the value of an option. `kind` is "switch", "one", "joined",
-    "repeated" or "several": what the option takes.
+    """Returns the command-line words that set `option` to `value`.
+
+    `kind` is how many values the option takes: "switch", "one", "joined" (by commas), "repeated" or "several".
 
     Raises:
-        ValueError: the value is not of that kind; the text is a clause on it.
+        ValueError: the value does not fit `kind`; the text is a clause such as "must be one value, got a list".
     """
     match kind, value:
         case "switch", "true" | "false":
@@ -111,11 +116,12 @@ _KINDS: Mapping[str, str] = {
 
 
 def write_config(path: Path, values: Mapping[str, Any], about: str) -> None:
-    """Writes a file that `read_config` reads, with the comment `about` above: texts, numbers, true, or lists of texts
-    and numbers.
+    """Writes `values` as a file that `read_config` reads, below the comment `about`.
+
+    `values` holds texts, numbers, true, or lists of texts and numbers.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     import yaml
 
@@ -125,7 +131,7 @@ def write_config(path: Path, values: Mapping[str, Any], about: str) -> None:
 
 
 def near(key: str, keys: Iterable[str]) -> str:
-    """Returns a clause on the known key that is spelt almost so; "" for none."""
+    """Returns a clause such as ": did you mean gpus?" on the known key with the nearest spelling; "" if none is."""
     import difflib
 
     close = difflib.get_close_matches(key, list(keys), n=1)

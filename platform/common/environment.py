@@ -1,4 +1,4 @@
-"""Ends a command whose Python is too old, or lacks a package, in one sentence in place of a traceback."""
+"""Ends a command with one sentence, not a traceback, if Python is too old or a package is missing."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from types import TracebackType
 
 OURS = Path(__file__).resolve().parents[1]
 OLDEST = (3, 11)
-"""The oldest Python that the code is written for."""
+"""The oldest supported Python version."""
 
 
 def explain(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Prints an uncaught error, as a hook of `sys.excepthook`; a command that the environment stops gets a sentence and
-    exit code 2.
-    """
+    """Prints an uncaught error, for `sys.excepthook`. A missing package or old Python: one sentence and exit code 2."""
     lack = lacking(error) if OURS in Path(sys.argv[0]).resolve().parents else ""
     if not lack:
         sys.__excepthook__(kind, error, trace)
@@ -26,7 +24,7 @@ def explain(kind: type[BaseException], error: BaseException, trace: TracebackTyp
 
 
 def lacking(error: BaseException) -> str:
-    """Returns what this Python lacks that caused the error; "" where the error has another cause."""
+    """Returns what this Python lacks, such as "has no package 'ray'", if it caused the error; "" for other causes."""
     if sys.version_info < OLDEST:
         return f"is Python {'.'.join(map(str, sys.version_info[:3]))}, {'.'.join(map(str, OLDEST))} or later is needed"
     package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
@@ -35,11 +33,11 @@ def lacking(error: BaseException) -> str:
 
 
 def set_up() -> str:
-    """Returns the command, in the working folder, that leads to the environment of `make setup`."""
+    """Returns the shell command, for the working folder, that creates or activates the environment of `make setup`."""
     root = OURS.parent
     venv = root / ".venv"
     make = "make setup" if Path.cwd() == root else f"make -C {os.path.relpath(root)} setup"
     if Path(sys.prefix).resolve() == venv.resolve():
-        return make  # it was ended before it was through
+        return make  # `make setup` did not finish
     activate = f". {os.path.relpath(venv / 'bin' / 'activate')}"
     return activate if (venv / ".installed").exists() else f"{make} && {activate}"

@@ -1,4 +1,4 @@
-"""Errors that end a command with a sentence in place of a traceback."""
+"""Errors that commands print as one sentence, and their exit codes."""
 
 import argparse
 from typing import Any, NoReturn
@@ -7,25 +7,25 @@ from trainers.spec.codec import printable
 from trainers.spec.errors import InputError as InputError
 
 NOT_RESOLVED = 4
-"""Exit code where the machine was disturbed and it is not resolved which of several layouts is the fastest."""
+"""Exit code if other load on the machine leaves open which of several layouts is the fastest."""
 
 
 class NothingFits(InputError):
-    """Raised where none of the requested layouts fits in a device's memory. Commands end with exit code 1."""
+    """None of the requested layouts fits in a device's memory. Commands end with exit code 1."""
 
     exit_code = 1
 
 
 class ClusterError(RuntimeError):
-    """A fault of the cluster, not of the input; the text states what happened. Commands end with exit code 3."""
+    """A fault of the cluster and not of the input; the text states what happened. Commands end with exit code 3."""
 
     exit_code = 3
 
 
 class Parser(argparse.ArgumentParser):
-    """Argument parser that reports a wrong option in one sentence, an `InputError`, in place of the whole usage.
+    """Argument parser that raises `InputError` with one sentence on a wrong option and does not print the usage.
 
-    Options cannot be abbreviated: a prefix that is unique today may be ambiguous tomorrow.
+    Options cannot be abbreviated, because a prefix that is unique today may be ambiguous tomorrow.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -38,7 +38,5 @@ class Parser(argparse.ArgumentParser):
 
 
 def one_line(error: Exception | str) -> str:
-    """Returns the text on one line, without control characters: an error of a library or of a user's file may have
-    several lines.
-    """
+    """Returns the text on one line, without control characters."""
     return printable(" ".join(str(error).split()))

@@ -1,7 +1,7 @@
-"""The forms of the objects that `--json` prints: a `TypedDict` for each object, a docstring for each key.
+"""The forms of the objects that `--json` prints: a `TypedDict` for each object, with a docstring for each key.
 
-Commands print them by `print_json` alone, which states the version of the form. Within a version keys are added, and
-none is removed or changes its meaning.
+Commands print them through `print_json`, which adds the version of the form. Within a version keys may be added; no key
+is removed or changes its meaning.
 """
 
 import dataclasses
@@ -14,22 +14,22 @@ SCHEMA = 1
 """The version of all forms, the value of the key `schema`."""
 _Form = TypeVar("_Form", bound=type)
 _FURTHER: dict[type, tuple[type, bool]] = {}
-"""The class whose keys a form has beside its own, and whether they may be left out, by form."""
+"""The class whose keys the form also has, and whether these keys are optional, by form."""
 
 
 def with_schema(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the object with the version of its form in front."""
     return {"schema": SCHEMA, **value}
 
 
 def print_json(value: Mapping[str, Any], *, indent: int | None = None) -> None:
-    """Prints the object with the version of its form."""
     print(json.dumps(with_schema(value), indent=indent, allow_nan=False))
 
 
 def with_fields_of(kind: type, *, optional: bool = False) -> Callable[[_Form], _Form]:
-    """Adds to a form, whose own keys count, those of another or the fields of a dataclass as `to_json` writes them;
-    with `optional` they may be left out.
+    """Adds to a form the keys of the `TypedDict` or dataclass `kind`, as `to_json` writes it; with `optional` they may
+    be absent.
+
+    A key that the form declares itself takes precedence.
     """
 
     def declared(form: _Form) -> _Form:
@@ -41,15 +41,13 @@ def with_fields_of(kind: type, *, optional: bool = False) -> Callable[[_Form], _
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Key:
-    """A key of a form."""
-
     hint: Any
-    """Type of its value."""
+    """Type of the key's value."""
     required: bool = True
 
 
 def keys_of(form: type) -> dict[str, Key]:
-    """Returns the keys of a form, or of a dataclass that is written as JSON, by name."""
+    """Returns the keys by name of a form or of a dataclass written as JSON, with those of `with_fields_of`."""
     names: Iterable[str] = form.__annotations__
     required = getattr(form, "__required_keys__", frozenset[str]())
     if dataclasses.is_dataclass(form):
@@ -64,5 +62,5 @@ def keys_of(form: type) -> dict[str, Key]:
 
 
 def further(form: type) -> tuple[type | None, bool]:
-    """Returns the class whose keys a form has too, None for none, and whether they may be left out."""
+    """Returns the class that `with_fields_of` added to the form (None: none), and whether its keys are optional."""
     return _FURTHER.get(form, (None, False))

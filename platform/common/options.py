@@ -1,4 +1,4 @@
-"""The options of a command, declared once: a frozen dataclass from whose fields parser, value and page are made.
+"""Command options declared once: the fields of a frozen dataclass give the parser, the value and the reference page.
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
@@ -30,72 +30,68 @@ Value = TypeVar("Value")
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Option:
-    """The declaration of one option or argument. Its name, its choices and how it is read follow from its field."""
+    """The declaration of one option or argument. The field gives its name and, by default, its type and choices."""
 
     about: str
-    """The help of the option; `%(default)s` stands for its default."""
+    """Help text; `%(default)s` is replaced by the default."""
     read: Callable[[str], Any] | None = None
-    """Reader of the text, which raises `argparse.ArgumentTypeError`; None for the field's type."""
+    """Converts the text; raises `argparse.ArgumentTypeError`. None: the field's type converts it."""
     metavar: str | tuple[str, ...] | None = None
     choices: tuple[str, ...] = ()
-    """The allowed texts, where the field's type does not tell them."""
+    """The allowed texts; empty if the field's `Literal` type lists them."""
     names: tuple[str, ...] = ()
-    """Spellings; empty for the field's name."""
+    """Spellings such as ("-v", "--verbose"); empty for one derived from the field's name."""
     nargs: str | int | None = None
     repeated: bool = False
-    """Whether it may be given several times."""
+    """Whether the option may be given several times."""
     group: str = ""
-    """Title under which `--help` lists it; empty for argparse's own."""
+    """Title under which `--help` lists the option; empty for argparse's own groups."""
     text: Callable[[], str] | None = None
-    """Returns the text that is read where the option is not given, in place of the field's default."""
+    """Returns the default as text, computed when the parser is built; None for the field's default."""
     least: int | None = None
-    """The least value, checked once all are read."""
+    """The smallest allowed value, checked after parsing."""
     then: Callable[[Any], Any] | None = None
-    """Function of a value that is not None, called once all are read; it raises `InputError`."""
+    """Converts a value that is not None after parsing; raises `InputError`."""
     is_argument: bool = False
     in_files: Literal["too", "alone", "never"] = "too"
-    """Whether it may stand in the file of `--config`: beside its spelling on the command line, in its place, or not."""
+    """Whether the `--config` file may set the option: "too" (as the command line), "alone" (only there), "never"."""
 
 
 def option(default: Any = dataclasses.MISSING, *, about: str, **declared: Any) -> Any:
-    """Returns the field of an option, which must be given where it has neither a default nor a `text`."""
+    """Returns a dataclass field for an option. The option is required if it has neither a default nor a `text`."""
     return dataclasses.field(default=default, metadata={"option": Option(about=about, **declared)})
 
 
 def argument(default: Any = dataclasses.MISSING, *, about: str, **declared: Any) -> Any:
-    """Returns the field of a positional argument."""
     return option(default, about=about, is_argument=True, **declared)
 
 
 def json_field(**declared: Any) -> Any:
-    """Returns the field of `--json`."""
     return option(False, about="print the result as JSON, alone on standard output", **declared)
 
 
 def markdown_field(**declared: Any) -> Any:
-    """Returns the field of `--markdown`."""
     return option(False, about="print the result as Markdown, alone on standard output", **declared)
 
 
 def setting(default: Any = dataclasses.MISSING, *, about: str, **declared: Any) -> Any:
-    """Returns the field of what stands in the file of `--config` alone."""
+    """Returns a dataclass field for an option that can only be set in the `--config` file."""
     return option(default, about=about, in_files="alone", **declared)
 
 
 def config_field(**declared: Any) -> Any:
-    """Returns the field of `--config`, whose file the parser reads."""
+    """Returns the field of `--config`, whose file `CommandParser.read` reads."""
     about = "read options from a YAML file; none may be given in both places (docs/search.md)"
     return option(None, metavar="FILE", about=about, in_files="never", **declared)
 
 
 def address_field(**declared: Any) -> Any:
-    """Returns the field of `--address`, the Ray that a command runs on."""
     about = 'Ray to run on, "local" for one of its own (default: RAY_ADDRESS, else the cluster whose head this is)'
     return option(None, metavar="HOST:PORT", about=about, **declared)
 
 
 class CommandParser(Parser, Generic[Value]):
-    """The parser of a command whose options are the fields of `kind`, those of fields that are such a class too."""
+    """Parser of a command whose options are the fields of dataclass `kind`, including those of nested dataclasses."""
 
     def __init__(self, kind: type[Value], *, prog: str, description: str | None, epilog: str | None = None) -> None:
         formatter = argparse.RawDescriptionHelpFormatter if "\n" in (description or "") else argparse.HelpFormatter
@@ -112,10 +108,10 @@ class CommandParser(Parser, Generic[Value]):
             groups[declared.group].add_argument(*names, **settings)
 
     def read(self, arguments: Sequence[str] | None = None) -> Value:
-        """Returns the options of these arguments, those of the process where they are None.
+        """Returns the parsed options; `arguments` defaults to those of the process.
 
         Raises:
-            InputError: an argument is unknown, or a value is not one.
+            InputError: an argument is unknown or a value is invalid.
         """
         words = list(sys.argv[1:] if arguments is None else arguments)
         files = [
@@ -126,10 +122,10 @@ class CommandParser(Parser, Generic[Value]):
         return self._with_file(words, Path(files[0])) if files else _value(self._kind, vars(self.parse_args(words)))
 
     def _with_file(self, words: list[str], path: Path) -> Value:
-        """Returns the options of the words and of a file.
+        """Returns the options given by the command-line words and a `--config` file.
 
         Raises:
-            InputError: a mistake in either, or an option in both.
+            InputError: the words or the file have a mistake, or an option is in both.
         """
         typed = self._typed(words)
         if any(field.name == "trust" for field, _ in _fields(self._kind)):
@@ -163,11 +159,11 @@ class CommandParser(Parser, Generic[Value]):
                 read += option_words
         try:
             return _value(self._kind, vars(self.parse_args([*read, *words])) | alone)
-        except InputError as error:  # the words alone have been read before
+        except InputError as error:  # the words alone were parsed without error above
             raise InputError(f"{path}: {error}") from error
 
     def _typed(self, words: Sequence[str]) -> set[str]:
-        """Returns the names of the fields that these words give."""
+        """Returns the names of the fields that the words set."""
         parser = Parser(add_help=False, argument_default=argparse.SUPPRESS)
         for field, hint in _fields(self._kind):
             declared: Option = field.metadata["option"]
@@ -189,7 +185,7 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _fields(kind: Any) -> Iterable[tuple[dataclasses.Field[Any], Any]]:
-    """Yields the fields of all options with their types, in order."""
+    """Yields the fields of all options with their types, in order, including those of nested dataclasses."""
     for field in dataclasses.fields(kind):
         hint = _hints(kind)[field.name]
         if "option" in field.metadata:
@@ -199,18 +195,17 @@ def _fields(kind: Any) -> Iterable[tuple[dataclasses.Field[Any], Any]]:
 
 
 def _names(field: dataclasses.Field[Any], declared: Option) -> tuple[str, ...]:
-    """Returns how an option or argument is spelt."""
     return (field.name,) if declared.is_argument else declared.names or (f"--{field.name.replace('_', '-')}",)
 
 
 def _keys(field: dataclasses.Field[Any]) -> set[str]:
-    """Returns the keys of a field in a file: its name and its spellings."""
+    """Returns the keys by which a `--config` file may set a field: its name and its spellings."""
     names = _names(field, field.metadata["option"])
     return {field.name, *(name.lstrip("-").replace("-", "_") for name in names)}
 
 
 def _kind_of(field: dataclasses.Field[Any], hint: Any) -> str:
-    """Returns what the option takes, as `words_of` names it."""
+    """Returns how many values the option takes, as the `kind` of `words_of`."""
     declared: Option = field.metadata["option"]
     if hint is bool:
         return "switch"
@@ -222,15 +217,16 @@ def _kind_of(field: dataclasses.Field[Any], hint: Any) -> str:
 
 
 def _values_of(words: Sequence[str], field: dataclasses.Field[Any]) -> list[str]:
-    """Returns the values that the words give an option of one value, `--NAME VALUE` or `--NAME=VALUE`."""
+    """Returns the values given to a single-value option by the words, as `--NAME VALUE` or `--NAME=VALUE`."""
     name = _names(field, field.metadata["option"])[0]
     apart = [value for word, value in itertools.pairwise(words) if word == name]
     return apart + [word.removeprefix(f"{name}=") for word in words if word.startswith(f"{name}=")]
 
 
 def non_default(value: Any, default: Any) -> dict[str, Any]:
-    """Returns the options of a value that differ from those of the `default`, by their keys in a file of `--config`,
-    without those that may not stand there.
+    """Returns the options of `value` that differ from `default`, by field name, as a `--config` file may hold them.
+
+    Options that a `--config` file must not set are left out.
     """
     changed: dict[str, Any] = {}
     for field in dataclasses.fields(value):
@@ -243,7 +239,7 @@ def non_default(value: Any, default: Any) -> dict[str, Any]:
 
 
 def _argument(field: dataclasses.Field[Any], hint: Any, declared: Option) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Returns the names and settings of an option for `argparse`."""
+    """Returns the names and keyword arguments of `add_argument` for an option."""
     names = _names(field, declared)
     settings: dict[str, Any] = {"help": declared.about}
     if not declared.is_argument:
@@ -268,7 +264,11 @@ def _argument(field: dataclasses.Field[Any], hint: Any, declared: Option) -> tup
 
 
 def _value(kind: Any, values: dict[str, Any]) -> Any:
-    """Returns the dataclass of what was read."""
+    """Returns dataclass `kind` filled from the parsed values by field name.
+
+    Raises:
+        InputError: a value is too small or is refused by its `then`.
+    """
     fields: dict[str, Any] = {}
     for field in dataclasses.fields(kind):
         declared: Option | None = field.metadata.get("option")

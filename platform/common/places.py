@@ -1,4 +1,4 @@
-"""Files by their addresses: paths of this machine, and those of the file systems that pyarrow brings."""
+"""Input files by address: local paths, and addresses of the file systems that pyarrow supports."""
 
 import dataclasses
 import functools
@@ -14,23 +14,23 @@ from platform.common.errors import InputError, one_line
 
 _ADDRESS = re.compile(r"([a-z][a-z0-9+.-]*)://(.*)", re.IGNORECASE | re.DOTALL)
 SCHEMES = "s3://, gs://, hf:// or file://"
-"""Examples of schemes, for people."""
+"""Examples of addresses for error messages."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class RemoteStatus:
-    """Facts of a file from its file system, under the names of `os.stat`."""
+    """Facts of a remote file, named as in `os.stat`."""
 
     st_size: int
     st_mtime_ns: int
     st_dev: str
     """The address's scheme."""
     st_ino: str
-    """The address itself, which a file has alone."""
+    """The whole address, which identifies the file."""
 
 
 class RemotePath(PurePosixPath):
-    """A file or folder of another file system, called by its address; reads as a `Path` does."""
+    """A file or folder at an address such as s3://bucket/key; has the reading methods of `Path`."""
 
     def __str__(self) -> str:
         scheme, divider, place = super().__str__().partition(":/")
@@ -50,28 +50,25 @@ class RemotePath(PurePosixPath):
             raise _unreadable(self, error) from error
 
     def exists(self) -> bool:
-        """Returns whether there is a file or folder."""
         return self._info().type != fs.FileType.NotFound
 
     def is_dir(self) -> bool:
-        """Returns whether it is a folder."""
         return self._info().type == fs.FileType.Directory
 
     def is_file(self) -> bool:
-        """Returns whether it is a file."""
         return self._info().type == fs.FileType.File
 
     def stat(self) -> RemoteStatus:
-        """Returns the file's size and when it changed, 0 where that is not known."""
+        """Returns the file's size and modification time; the time is 0 if unknown."""
         info = self._info()
         scheme = str(self).partition("://")[0]
         return RemoteStatus(st_size=info.size, st_mtime_ns=info.mtime_ns or 0, st_dev=scheme, st_ino=str(self))
 
     def open(self, mode: str = "rb") -> Any:
-        """Returns the file's bytes, read from any place on.
+        """Returns a seekable binary file.
 
         Raises:
-            OSError: it cannot be read.
+            OSError: the file cannot be read.
         """
         assert mode == "rb", "inputs are read"
         file_system, path = self._located()
@@ -81,7 +78,7 @@ class RemotePath(PurePosixPath):
         """Yields all files below this folder.
 
         Raises:
-            InputError: it cannot be read, or holds a name with "..", which is no place below it.
+            InputError: the folder cannot be listed, or an object's name has ".." in it.
         """
         assert pattern == "*", "all of them"
         file_system, path = self._located()
@@ -101,10 +98,10 @@ InputPath = Path | RemotePath
 
 
 def input_path(text: str) -> InputPath:
-    """Returns the input of this name: a path, or an address such as s3://bucket/folder.
+    """Returns a local path, or a remote one if `text` is an address such as s3://bucket/folder.
 
     Raises:
-        InputError: the address has credentials in it, or is of an unknown kind.
+        InputError: the address holds credentials, names no bucket, or pyarrow does not know its scheme.
     """
     match = _ADDRESS.fullmatch(text)
     if match is None:
@@ -127,7 +124,11 @@ def input_path(text: str) -> InputPath:
 
 @functools.cache
 def _file_system(scheme: str, bucket: str) -> tuple[Any, str]:
-    """Returns the file system of a bucket and the bucket's path in it."""
+    """Returns the file system of a bucket and the bucket's path in it.
+
+    Raises:
+        InputError: pyarrow cannot open it.
+    """
     address = f"{scheme}://{bucket}"
     try:
         return cast(tuple[Any, str], fs.FileSystem.from_uri(address))

@@ -1,4 +1,4 @@
-"""A line of progress on standard error while an answer takes longer than a moment."""
+"""Prints a progress line on standard error while a computation takes more than a second."""
 
 import contextlib
 import sys
@@ -6,13 +6,13 @@ import threading
 import time
 
 FIRST_S = 1.0
-"""Seconds of computing after which the line is printed: imports take another one before."""
+"""Seconds of computing before the line appears. Imports take about another second before."""
 _EVERY_S = 1.0
-"""Seconds between its changes in a terminal; elsewhere it is printed once."""
+"""Seconds between updates in a terminal. Elsewhere the line is printed once."""
 
 
 class Progress(contextlib.AbstractContextManager["Progress"]):
-    """Prints that an answer is being computed, and for how long; it ends by `end`, before the answer is printed."""
+    """Prints a subject and its elapsed seconds until `end`, which must be called before the result is printed."""
 
     def __init__(self, subject: str) -> None:
         self._subject, self._begun, self._ended = subject, time.monotonic(), threading.Event()
@@ -20,7 +20,6 @@ class Progress(contextlib.AbstractContextManager["Progress"]):
         self._thread.start()
 
     def end(self) -> None:
-        """Takes the line away, or leaves it out."""
         self._ended.set()
         self._thread.join()
 

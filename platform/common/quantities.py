@@ -1,4 +1,4 @@
-"""Readers of numbers given as options: counts such as 100B, durations such as 10m, whole numbers."""
+"""Parsers of numbers in options: counts such as 100B, durations such as 10m, whole numbers."""
 
 import argparse
 import math
@@ -11,34 +11,37 @@ _NUMBER = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*([a-z]*)\s*
 
 
 def positive(text: str) -> float:
-    """Returns a number above 0 that has no unit.
+    """Returns a number above 0 without a unit.
 
     Raises:
-        argparse.ArgumentTypeError: it is no such number.
+        argparse.ArgumentTypeError: `text` is not such a number.
     """
     return _above_zero(text, {"": 1.0}, "a number above 0")
 
 
 def amount(text: str) -> float:
-    """Returns a number above 0 such as 2e9, 300M or 100B; k, M, B and T stand for thousands to trillions.
+    """Returns a number above 0 such as 2e9, 300M or 100B; k, M, B and T mean 1e3, 1e6, 1e9 and 1e12.
 
     Raises:
-        argparse.ArgumentTypeError: it is no such number.
+        argparse.ArgumentTypeError: `text` is not such a number.
     """
     return _above_zero(text, _COUNTS, "a number above 0, as in 2e9, 300M or 100B")
 
 
 def duration(text: str) -> float:
-    """Returns the seconds of a duration such as 90, 90s, 10m, 1.5h or 2d.
+    """Returns the seconds of a duration above 0 such as 90, 90s, 10m, 1.5h or 2d.
 
     Raises:
-        argparse.ArgumentTypeError: it is no such duration.
+        argparse.ArgumentTypeError: `text` is not such a duration.
     """
     return _above_zero(text, _SECONDS, "a duration above 0, as in 90 (seconds), 10m, 1.5h or 2d")
 
 
 def whole_number(least: int) -> Callable[[str], int]:
-    """Returns a reader of options that are whole numbers of at least `least`, such as 2000, 2e9 or 2B."""
+    """Returns a parser of whole numbers from `least` to 2**62, such as 2000, 2e9 or 2B.
+
+    The parser raises `argparse.ArgumentTypeError` for other texts.
+    """
 
     def read(text: str) -> int:
         value = _value(text, _COUNTS)
@@ -58,9 +61,9 @@ def _above_zero(text: str, units: Mapping[str, float], requirement: str) -> floa
 
 
 def _value(text: str, units: Mapping[str, float]) -> float:
-    """Returns the number with its unit applied; NaN where the text is not a number."""
+    """Returns the number times its unit; NaN if the text is not a number with one of `units`."""
     match = _NUMBER.fullmatch(text)
     if match is None or match[2].lower() not in units:
         return math.nan
-    # Of digits alone, so that 0.1 thousand is 100 and not a double beside it.
+    # Rounded to 15 digits, because a product such as 0.1 * 1e3 may be off by the last bit.
     return float(f"{float(match[1]) * units[match[2].lower()]:.15g}")

@@ -1,4 +1,4 @@
-"""Handling of what ends a command from outside: Ctrl-C, SIGTERM, a closed terminal, a closed pipe, a full disk."""
+"""Handles events that end a command from outside: Ctrl-C, SIGTERM, a closed terminal, a closed pipe, a full disk."""
 
 import contextlib
 import errno
@@ -16,30 +16,28 @@ from typing import NoReturn
 
 INTERRUPTED = 130
 READER_LEFT = 128 + signal.SIGPIPE
-"""Exit code that a shell reports for a filter whose reader left, as in `yes | head`."""
+"""Exit code if the reader of the output closed the pipe, as in `yes | head`; a shell reports the same for SIGPIPE."""
 UNWRITTEN = os.EX_IOERR
-"""Exit code where the output could not be written; 1 already means that nothing fits."""
+"""Exit code if the output could not be written; 1 already means that nothing fits."""
 INTERRUPT_S = 60.0
-"""Seconds a command may take to end after Ctrl-C: Ray stops its processes, MLflow gets 30 s to catch up. A command that
-is `still_ending` has as many again.
-"""
+"""Seconds a command may take to end after Ctrl-C (MLflow gets 30 s to finish). `still_ending` restarts this time."""
 ONE_INTERRUPT_S = 1.0
-"""Seconds within which repeated interrupts are one."""
+"""Interrupts less than this many seconds apart count as one."""
 
 
 _skips_exit_hooks = False
 
 
 def exit_with(main: Callable[[], int]) -> NoReturn:
-    """Ends the process with the exit code that `main` returns; quietly where the reader of the output left (`| head`).
+    """Ends the process with the exit code of `main`, silently if the reader of the output closed the pipe (`| head`).
 
-    The default action of SIGPIPE would do the same, but would also kill a Ray driver whose socket breaks.
+    The default action of SIGPIPE would do the same, but would also kill a Ray driver when a socket breaks.
     """
     _take_any_text()
     try:
         code = main()
         sys.stdout.flush()
-    except SystemExit as end:  # rich turns it into exit code 1, which has another meaning here
+    except SystemExit as end:  # rich turns a broken pipe into exit code 1, which means "nothing fits" here
         if not isinstance(end.__context__, BrokenPipeError):
             raise
         code = READER_LEFT
@@ -51,14 +49,14 @@ def exit_with(main: Callable[[], int]) -> NoReturn:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         print(f"error: not all of the output could be written: {error.strerror}", file=sys.stderr)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # as below
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nothing more is written, as below
         code = UNWRITTEN
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         code = INTERRUPTED
     if code == READER_LEFT:
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        for stream in filter(_reader_left, (1, 2)):  # Python flushes at its end what it still holds
+        for stream in filter(_reader_left, (1, 2)):  # at exit Python flushes buffered output, which would raise again
             os.dup2(nowhere, stream)
     if _skips_exit_hooks:
         sys.stdout.flush()
@@ -68,18 +66,18 @@ def exit_with(main: Callable[[], int]) -> NoReturn:
 
 
 def skip_exit_hooks() -> None:
-    """Makes `exit_with` end the process without what libraries do at exit, which may block or change the code."""
+    """Makes `exit_with` skip the exit hooks of libraries, which may block or change the exit code."""
     global _skips_exit_hooks
     _skips_exit_hooks = True
 
 
 def _take_any_text() -> None:
-    """Makes output accept every character, and tolerate streams that the caller had closed (`>&-`)."""
+    """Makes standard output and error accept every character, and replaces streams that the caller closed (`>&-`)."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
-        elif isinstance(stream, io.TextIOWrapper):  # the terminal need not be UTF-8, nor a file's name
+        elif isinstance(stream, io.TextIOWrapper):  # the terminal's encoding or a file's name may not be UTF-8
             stream.reconfigure(errors="backslashreplace")
 
 
@@ -90,14 +88,14 @@ def _reader_left(stream: int) -> bool:
 
 
 class _Interrupts:
-    """The interrupts of this process. Those within `ONE_INTERRUPT_S` of one are the same: `timeout` and shells send a
-    signal to a process and to its whole group.
+    """The interrupt handler of this process. Interrupts within `ONE_INTERRUPT_S` count as one, because `timeout` and
+    shells signal both a process and its process group.
     """
 
     def __init__(self) -> None:
         self.last_s = self.ending_s = -math.inf
         self.counted: list[float] | None = None
-        """Their times, where they raise nothing."""
+        """Times of interrupts while they are counted; None while an interrupt raises `KeyboardInterrupt`."""
 
     def __call__(self, *_: object) -> None:
         now_s = time.monotonic()
@@ -114,13 +112,13 @@ _interrupts = _Interrupts()
 
 @contextlib.contextmanager
 def interruptible() -> Generator[None]:
-    """Makes SIGTERM, and a closed terminal except under `nohup`, end a command as Ctrl-C does."""
+    """Makes SIGTERM and a closed terminal raise `KeyboardInterrupt` as Ctrl-C does, except under `nohup`."""
     terminals = [stream for stream in (1, 2) if os.isatty(stream)]
 
     def hang_up(*_: object) -> None:
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a shell may send its own after the kernel's
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the shell may send a second SIGHUP after the kernel's
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        for stream in terminals:  # to write there is an error now, and would end the command half-way
+        for stream in terminals:  # writing to the closed terminal would raise an error and end the command early
             os.dup2(nowhere, stream)
         _interrupts()
 
@@ -137,8 +135,9 @@ def interruptible() -> Generator[None]:
 
 @contextlib.contextmanager
 def counted_interrupts() -> Generator[Sequence[float]]:
-    """Yields the times of interrupts so far (`time.monotonic`), which raise nothing meanwhile: raised where one is
-    answered, a second would undo that. It needs `interruptible` around it.
+    """Yields a list that collects the times (`time.monotonic`) of interrupts, which raise nothing inside this context.
+
+    Use it inside `interruptible`, around code that answers an interrupt: a second one would otherwise abort that code.
     """
     before, _interrupts.counted = _interrupts.counted, []
     try:
@@ -148,13 +147,13 @@ def counted_interrupts() -> Generator[Sequence[float]]:
 
 
 def still_ending() -> None:
-    """Says that the main thread is not stuck, but ends the command by work that takes its time."""
+    """Restarts the time limit of `ends_when_interrupted`: the main thread is ending the command and is not stuck."""
     _interrupts.ending_s = time.monotonic()
 
 
 @contextlib.contextmanager
 def sigterm_restored() -> Generator[None]:
-    """Restores, at its end, the SIGTERM handler that was set before: Ray installs its own when it connects."""
+    """Restores the present SIGTERM handler on leaving, because Ray installs its own when it connects."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield
@@ -164,7 +163,7 @@ def sigterm_restored() -> Generator[None]:
 
 
 def leave() -> NoReturn:
-    """Ends the process at once as interrupted, for use where the main thread is stuck."""
+    """Ends the process at once with exit code `INTERRUPTED`; for a stuck main thread."""
     with contextlib.suppress(OSError):
         print("Interrupted.", file=sys.stderr, flush=True)
     os._exit(INTERRUPTED)
@@ -172,15 +171,15 @@ def leave() -> NoReturn:
 
 @contextlib.contextmanager
 def ends_when_interrupted(end: Callable[[], None] = leave) -> Generator[None]:
-    """Calls `end` from another thread if the process still runs `INTERRUPT_S` after Ctrl-C or SIGTERM.
+    """Calls `end` from another thread if the process still runs `INTERRUPT_S` after Ctrl-C, SIGTERM or SIGHUP.
 
-    After the first signal it watches until the process ends, since code after this context may be stuck too. It works
-    in the main thread only, the one that Python delivers signals to, and does nothing elsewhere.
+    After the first signal the thread watches until the process ends, because code after this context may be stuck too.
+    Outside the main thread, which alone receives signals in Python, this context does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    # The C part of Python's handler writes here at once, while the main thread may be deep in a call into Ray.
+    # Python's C-level handler writes to this pipe at once, even while the main thread is inside a call into Ray.
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
@@ -195,7 +194,7 @@ def ends_when_interrupted(end: Callable[[], None] = leave) -> Generator[None]:
 
 def _watch_signals(reading: int, end: Callable[[], None]) -> None:
     ending_signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    while numbers := os.read(reading, 64):  # empty once the other end is closed
+    while numbers := os.read(reading, 64):  # empty after the other end is closed
         if any(number in ending_signals for number in numbers):
             began_s = time.monotonic()
             while (remaining_s := max(began_s, _interrupts.ending_s) + INTERRUPT_S - time.monotonic()) > 0:

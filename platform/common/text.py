@@ -6,7 +6,7 @@ from trainers.spec.layout import Layout
 
 
 def figure(value: float | None) -> str:
-    """Returns the value with three significant digits, thousands separated from 1000 on; "" for None."""
+    """Returns the value with three significant digits, with a thousands separator from 1000 on; "" for None."""
     if value is None:
         return ""
     size = abs(value)
@@ -24,7 +24,7 @@ def figure(value: float | None) -> str:
 
 
 def count(value: float) -> str:
-    """Returns a number of tokens, such as "100B"."""
+    """Returns a count such as "100B" or "1.5M"."""
     for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
         if value >= size:
             return f"{value / size:g}{unit}"
@@ -42,15 +42,14 @@ def duration(seconds: float) -> str:
 
 
 def plural(number: int, word: str) -> str:
-    """Returns the number with its word, such as "1 layout" or "2 layouts"."""
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def stages(indices: Sequence[int]) -> str:
-    """Returns the stages of a pipeline as text, such as "stages 1 and 5"; "" for none."""
+    """Returns pipeline stages as text, such as "stages 1 and 5"; "" for no stage."""
     return f"stage{'s' if len(indices) > 1 else ''} {' and '.join(map(str, indices))}" if indices else ""
 
 
 def options(layout: Layout) -> str:
-    """Returns as text the layout's kernels, then its axes other than engine, sharding, degrees and checkpointing."""
+    """Returns a layout's kernels and other axes as text, without engine, sharding, degrees and checkpointing."""
     return ", ".join([*layout.axis_labels("kernels").values(), *layout.axis_labels("options").values()])

@@ -1,12 +1,14 @@
-"""The user's own folder for what is kept between commands."""
+"""The user's cache folder, kept between commands."""
 
 import os
 from pathlib import Path
 
 
 def folder_of(kind: str) -> Path:
-    """Returns the folder for that kind of files, which need not be there; raises `RuntimeError` where there is no
-    home.
+    """Returns the cache folder for one kind of files; it may not exist.
+
+    Raises:
+        RuntimeError: the user has no home folder.
     """
     stated = Path(os.environ.get("XDG_CACHE_HOME", ""))
     cache = stated if stated.is_absolute() else Path("~/.cache").expanduser()

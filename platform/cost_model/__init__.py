@@ -1,3 +1,1 @@
-"""Predictions of a layout's time and memory before it runs: pure functions over numbers and arrays, no torch, no Ray,
-no clock.
-"""
+"""Predicts a layout's step time and memory before it runs: pure functions of arrays, without torch, Ray or a clock."""

@@ -1,6 +1,7 @@
-"""Costs of low-rank adapters beside a block's frozen linear layers: two thin products and a sum for each layer.
+"""Costs of low-rank adapters on a block's frozen linear layers: two narrow products and a sum per layer.
 
-Every layer's thin products read its inputs and write its outputs: together they are as one product of all widths.
+The narrow products of all layers read the layers' inputs and write their outputs; they are computed as one product of
+the summed widths.
 """
 
 import numpy as np
@@ -16,13 +17,13 @@ BACKWARD_LAUNCHES = constants.words("adapters", "BACKWARD_LAUNCHES")
 COMPILED_LAUNCH_S = constants.number("adapters", "COMPILED_LAUNCH_S")
 TENSOR_S = constants.number("adapters", "TENSOR_S")
 TENSORS = 2.0
-"""Weights of an adapter."""
+"""Number of weight tensors of an adapter."""
 SUM_ACCESSES = constants.words("adapters", "SUM_ACCESSES")
 
 
 def added_s(c: Columns, tokens: Array) -> tuple[Array, Array]:
-    """Returns the seconds (forward, backward) that adapters add to a block: their products, the sums of their outputs
-    and of their inputs' gradients with those of the layers, and dequantising the layers' weights in NF4.
+    """Returns the seconds (forward, backward) that adapters add to a block: their products, adding their outputs and
+    input gradients to the layers' ones, and dequantising NF4 weights.
     """
     width = c.parts("width")
     rank, inputs, outputs = (np.maximum(value, 1.0) for value in (c.adapter_rank, c.adapted_inputs, c.adapted_outputs))
@@ -34,7 +35,7 @@ def added_s(c: Columns, tokens: Array) -> tuple[Array, Array]:
     accesses = np.where(c.fused > 0, SUM_ACCESSES["compiled"], SUM_ACCESSES["eager"])
     per_value = accesses * tokens * c.compute_bytes / (c.bandwidth * BANDWIDTH_SHARE) / width
     is_there = c.adapter_rank > 0
-    dequantising = quantised.moved_bytes(c, c.fused) / (c.bandwidth * BANDWIDTH_SHARE)  # anew for the input's gradient
+    dequantising = quantised.moved_bytes(c, c.fused) / (c.bandwidth * BANDWIDTH_SHARE)  # again for the input's gradient
     return (
         np.where(is_there, forward + outputs * per_value + dequantising, 0.0),
         np.where(is_there, backward + inputs * per_value + dequantising, 0.0),
@@ -42,8 +43,8 @@ def added_s(c: Columns, tokens: Array) -> tuple[Array, Array]:
 
 
 def host_s(c: Columns) -> tuple[Array, Array]:
-    """Returns the host seconds (forward, backward) that adapters add to a block: their kernels, less those of the
-    gradients that frozen weights lack, and the tensors that its compiled code takes.
+    """Returns the host seconds (forward, backward) that adapters add to a block: their kernels, minus those for
+    gradients of frozen weights, plus the handling of extra tensors by compiled code.
     """
     if not c.has_adapters:
         return np.zeros(()), np.zeros(())
@@ -62,8 +63,8 @@ def host_s(c: Columns) -> tuple[Array, Array]:
 
 
 def filling_bytes(c: Columns) -> Array:
-    """Returns the bytes besides all that is held while a model's weights are drawn, which a small micro-batch's step
-    may stay below: the largest in fp32, and under shards the rest of what stands outside the blocks.
+    """Returns the bytes needed in addition to the loaded states while weights are initialised: the largest weight in
+    fp32 and, with shards, the rest of the embeddings. With a small micro-batch this exceeds the step's peak.
     """
     drawn = np.maximum(4.0 * c.rank_table, quantised.quantising_bytes(c))
     return drawn + c.embedding_parameters * c.compute_bytes * (1 - 1 / c.shard)
@@ -71,7 +72,7 @@ def filling_bytes(c: Columns) -> Array:
 
 def saved_bytes(c: Columns) -> tuple[Array, Array]:
     """Returns the bytes (saved for the backward pass, transient in it) that adapters add to a block: the values between
-    both products, and a weight that is dequantised.
+    both products, and a dequantised weight.
     """
     inner = c.tokens * c.compute_bytes * c.adapter_rank * c.adapted_layers
     beside = c.tokens * c.compute_bytes * c.hidden * (c.adapter_rank > 0)

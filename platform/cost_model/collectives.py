@@ -1,6 +1,6 @@
-"""Seconds of collectives, by latency and bandwidth (the alpha-beta model) on two levels of links.
+"""Seconds of collectives by latency and bandwidth (the alpha-beta model) over two levels of links.
 
-Sources: ring and tree algorithms of NCCL and "bus bandwidth": nccl-tests, doc/PERFORMANCE.md; the alpha-beta model:
+Sources: NCCL's ring and tree algorithms and "bus bandwidth": nccl-tests, doc/PERFORMANCE.md; the alpha-beta model:
 Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH" (2005), sections 4.1, 4.5.
 """
 
@@ -20,10 +20,11 @@ def _fill_s(num_bytes: Array, latency: Array) -> Array:
 
 
 def ring_bandwidth(groups: Array, intra_bandwidth: Array, inter_bandwidth: Array, group_bandwidth: Array) -> Array:
-    """Returns the bytes per second of one rank in a ring between nodes.
+    """Returns the bytes per second of one rank in a ring across nodes.
 
-    `groups` of the same kind in a node communicate at once: each has its share of the node's ports (arXiv 2104.04473,
-    section 3.3.2), and at most the bandwidth that a single group reaches; inside the node it has a rank's link.
+    `groups` of the same kind in a node communicate at the same time: each has its share of the node's ports (arXiv
+    2104.04473, section 3.3.2), and at most the bandwidth that a single group reaches. Inside the node a rank is limited
+    by its link.
     """
     return np.minimum(intra_bandwidth, np.minimum(inter_bandwidth / groups, group_bandwidth))
 
@@ -49,8 +50,8 @@ def gather_s(
 def all_reduce_s(
     num_bytes: Array, ranks: Array, ranks_per_node: Array, bandwidth: Array, latency: Array, inter_hop: Array
 ) -> Array:
-    """Returns the seconds of an all-reduce of `num_bytes`: 2 (n-1)/n of the bytes pass each link; between nodes latency
-    grows like a tree's depth.
+    """Returns the seconds of an all-reduce of `num_bytes`: 2 (n-1)/n of the bytes pass each link; between nodes the
+    latency grows with the depth of a tree.
     """
     steps = ranks - 1
     nodes = np.maximum(ranks / np.maximum(ranks_per_node, 1), 1.0)
@@ -67,9 +68,11 @@ def exchange_s(
     inter_bandwidth: Array,
     latency: Array,
 ) -> Array:
-    """Returns the seconds of an all-to-all in which each rank sends `num_bytes`, as many to each rank, itself included.
+    """Returns the seconds of an all-to-all in which each rank sends `num_bytes`, in equal parts to all ranks including
+    itself.
 
-    `inter_bandwidth` is what the ranks of a group have together between nodes: each of them sends there at once.
+    `inter_bandwidth` is the bandwidth between nodes that the group's ranks in one node share, because they send at the
+    same time.
     """
     near, far = (ranks_per_node - 1) / ranks, (ranks - ranks_per_node) / ranks
     sent = num_bytes * np.maximum(near / intra_bandwidth, far * ranks_per_node / inter_bandwidth)

@@ -1,7 +1,7 @@
-"""`Columns`: layout x batch points as columns of numbers, so that a million of them are predicted by array formulas.
+"""`Columns`: layout x batch points as columns of numbers, so that array formulas predict a million of them at once.
 
-A field is a float array of one common length, or a 0-d array where all points agree: formulas broadcast, so shared
-values are computed once.
+A field is a float array with one value per point, or a 0-d array if all points agree: formulas broadcast, so that
+shared values are computed once.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from trainers.spec.layout_axes import AXES, CUTTING, DATA_PARALLEL, MODEL_PARALL
 __all__ = ["FIELDS", "Array", "Columns", "Mask", "Software", "checkpointed_share", "code_of", "from_rows"]
 
 CHUNK_LOGITS = 2.0**30
-"""Logits of a chunk in `trainers/kernels/head.py`, which imports torch."""
+"""Logits of a chunk in `trainers/kernels/head.py`, repeated here because that module imports torch."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,17 +30,16 @@ class Columns(ModelColumns, LayoutColumns, DeviceColumns):
     """One row per point."""
 
     blocks: Mapping[str, Array]
-    """Shares of the model's blocks by their costs, and sizes that only some kinds of blocks have; see `BLOCK_COLUMNS`.
-    """
+    """Shares of the model's blocks by kind of costs, and sizes of single kinds of blocks; see `BLOCK_COLUMNS`."""
     degrees: Mapping[str, Array]
     """The values of `DEGREES`."""
     axes: Mapping[str, Array]
-    """Values of `ENGINE_AXES` in the layouts; for words, the `code_of` each."""
+    """Values of the layouts' `ENGINE_AXES`; words are encoded by `code_of`."""
     software: Software = dataclasses.field(default_factory=Software)
 
     @classmethod
     def of(cls, arrays: Mapping[str, Array]) -> "Columns":
-        """Returns the columns of `arrays`, which has every name of `FIELDS`."""
+        """Returns the columns of `arrays`, which must have all names of `FIELDS`."""
         fields, software, blocks, degrees, axes = ({name: arrays[name] for name in names} for names in _GROUPS)
         return cls(**fields, software=Software(**software), blocks=blocks, degrees=degrees, axes=axes)
 
@@ -65,27 +64,27 @@ class Columns(ModelColumns, LayoutColumns, DeviceColumns):
         return math.prod((self.degrees[name] for name in degrees), start=np.ones(()))
 
     def parts(self, cut: Cut) -> Array:
-        """Returns the number of parts into which ranks cut that."""
+        """Returns the number of parts into which `cut` is divided over ranks."""
         return self.ranks(["dp"] if cut == "samples" else CUTTING[cut])
 
     @property
     def dp(self) -> Array:
-        """Number of ranks that see different sequences."""
+        """Number of ranks with different sequences."""
         return self.parts("samples")
 
     @property
     def tp(self) -> Array:
-        """Number of ranks that share out the width of layers."""
+        """Number of ranks that share the width of layers."""
         return self.parts("width")
 
     @property
     def pp(self) -> Array:
-        """Number of ranks that share out the blocks of the model."""
+        """Number of ranks that share the blocks of the model."""
         return self.parts("depth")
 
     @property
     def cp(self) -> Array:
-        """Number of ranks that share out the tokens of each sequence."""
+        """Number of ranks that share the tokens of each sequence."""
         return self.parts("tokens")
 
     @property
@@ -95,29 +94,26 @@ class Columns(ModelColumns, LayoutColumns, DeviceColumns):
 
     @property
     def rank_block(self) -> Array:
-        """Parameters of a block on a rank, the mean over all."""
+        """Parameters of a block on a rank, mean over all blocks."""
         return self.layer_parameters / self.parts("width")
 
     @property
     def gathered_block(self) -> Array:
-        """Parameters of a block that a rank has once its shards are gathered, the mean over all: of experts those that
-        are its own.
-        """
+        """Parameters of a block with gathered shards on a rank (of experts only its own), mean over all blocks."""
         return self.rank_block - self.shared_out * (1 - 1 / self.parts("experts"))
 
     @property
     def shared_out(self) -> Array:
-        """Parameters of a block that ranks can share out as experts, the mean over all."""
+        """Parameters of a block that expert parallelism divides over ranks, mean over all blocks."""
         return self.blocks["expert_parameters"] * self.blocks["experts_share"]
 
     @property
     def rank_table(self) -> Array:
-        """Parameters of one vocabulary table on a rank."""
         return self.table_parameters / self.parts("width")
 
     @property
     def has_adapters(self) -> bool:
-        """Whether in any row adapters train beside frozen weights."""
+        """Whether any row trains adapters on frozen weights."""
         return bool(np.any(self.adapter_rank > 0))
 
     @property
@@ -126,15 +122,15 @@ class Columns(ModelColumns, LayoutColumns, DeviceColumns):
         return self.adapter_rank * (self.adapted_inputs + self.adapted_outputs) / self.parts("width")
 
     def trained(self, parameters: Array) -> Array:
-        """Returns the parameters that train of a rank that has these of the model: all of them, or its adapters, which
-        no pipeline has.
+        """Returns the number of trained parameters of a rank with these model parameters: all of them, or its adapters
+        (never combined with a pipeline).
         """
         if not self.has_adapters:
             return parameters
         return np.where(self.adapter_rank > 0, self.layers * self.adapter_block, parameters)
 
     def frozen(self, parameters: Array) -> Array:
-        """Returns the parameters that do not train of a rank that has these of the model."""
+        """Returns the number of frozen parameters of a rank with these model parameters."""
         return np.where(self.adapter_rank > 0, parameters, 0.0)
 
     @property
@@ -148,20 +144,16 @@ class Columns(ModelColumns, LayoutColumns, DeviceColumns):
         return self.global_batch * self.seq_len
 
     def with_fullest(self, fullest: float) -> "Columns":
-        """Returns the columns where the fullest rank has that many times the mean of the rows that go to experts on
-        other ranks.
-        """
+        """Returns the columns with `fullest`: exchanged expert rows on the fullest rank divided by the mean."""
         return dataclasses.replace(self, blocks={**self.blocks, "fullest": self.blocks["fullest"] * 0 + fullest})
 
     def flat(self) -> "Columns":
-        """Returns a grid with one row per point; arrays that all points share stay as they are."""
+        """Returns a grid as one row per point; arrays that all points share stay 0-d."""
         shape = self.shape
         return self._each(lambda value: value if value.ndim == 0 else np.broadcast_to(value, shape).reshape(-1))
 
     def take(self, index: Any) -> "Columns":
-        """Returns the rows (the last axis) that `index`, a mask, a slice or positions, selects; shared arrays stay as
-        they are.
-        """
+        """Returns the rows (last axis) that `index`, a mask, slice or positions, selects; shared arrays stay."""
         return self._each(lambda value: value[..., index] if value.ndim == 1 or value.shape[-1:] > (1,) else value)
 
     def _each(self, change: Callable[[Array], Array]) -> "Columns":
@@ -174,15 +166,15 @@ def checkpointed_share(c: Columns) -> Array:
 
 
 DEGREES = ("dp", *MODEL_PARALLEL)
-"""Degrees that groups of ranks communicate along, those of data parallelism as one."""
+"""Degrees along which groups of ranks communicate; data parallelism is one degree."""
 MESH = tuple(dict.fromkeys("dp" if name in DATA_PARALLEL else name for name in PLACED))
-"""The same degrees by their places, outermost first."""
+"""`DEGREES` by their position in the mesh, outermost first."""
 NUMBERING = tuple(name for name in DEGREES if name == "dp" or name in AXES)
-"""Degrees that multiply to the number of all ranks."""
+"""Degrees whose product is the number of all ranks."""
 ENGINE_AXES = tuple(name for name, declared in axes_of(Layout).items() if declared.of_some_engines)
-"""Axes that have a meaning only in engines whose rules name them; the engines' costs read them by name."""
+"""Axes that apply only to engines whose rules name them; the engines' costs read them by name."""
 BLOCK_COLUMNS = tuple(dict.fromkeys(name for kind in KINDS for name in (f"{kind.costs}_share", *kind.sizes)))
-"""The share of each kind's costs, and the sizes that kinds declare."""
+"""The share of blocks with each kind of costs, and the sizes that kinds declare."""
 SOFTWARE_COLUMNS = tuple(field.name for field in dataclasses.fields(Software))
 _OWN_FIELDS = tuple(
     field.name for field in dataclasses.fields(Columns) if field.name not in ("axes", "blocks", "degrees", "software")

@@ -1,8 +1,7 @@
 """Costs of compressed gradients: the bytes that DDP still exchanges, and the passes that compress them.
 
-PowerSGD is as in torch's hook (`powerSGD_hook`, arXiv 1905.13727): a matrix of n x m becomes factors of r (n + m)
-values where these are less than half of it; vectors are not compressed. It was measured on two H200
-with NVLink alone.
+PowerSGD follows torch's hook (`powerSGD_hook`, arXiv 1905.13727): an n x m matrix becomes factors of r (n + m) values
+if these are less than half of it; vectors are not compressed. It was measured only on two H200 with NVLink.
 """
 
 import numpy as np
@@ -18,9 +17,7 @@ MATRIX_HOST_S = constants.number("compression", "MATRIX_HOST_S")
 
 
 def factor_rank(compression: str) -> int:
-    """Returns the rank of PowerSGD's factors in the recipe's word, 1 for a table's word without a rank; 0 for other
-    words.
-    """
+    """Returns PowerSGD's rank from the recipe's word, 1 for a word without a rank; 0 for other compression."""
     name, _, rank = compression.partition("_")
     return int(rank or 1) if name == "powersgd" else 0
 
@@ -51,16 +48,14 @@ def _matrices(model: ModelSpec) -> tuple[tuple[int, int, int], ...]:
 
 
 def held_bytes(c: Columns) -> Array:
-    """Returns the bytes per parameter that persist between steps: PowerSGD's error feedback is as large as the
-    gradient.
-    """
+    """Returns the bytes per parameter kept between steps: PowerSGD's error feedback is as large as the gradient."""
     return np.where(c.factor_rank > 0, c.state_bytes, 0.0)
 
 
 def passing_bytes(c: Columns) -> Array:
-    """Returns the bytes of the largest bucket's copies at the end of the backward pass; a table is a bucket of its own.
+    """Returns the bytes of the largest bucket's copies at the end of the backward pass; a table is its own bucket.
 
-    PowerSGD keeps its errors in place and has no copy; bf16 compression holds the bytes in transit, in pieces of
+    PowerSGD keeps its errors in place without a copy; bf16 compression holds the bytes in transit, in pieces of
     `PIECE_VALUES` gradients.
     """
     largest = np.maximum(c.bucket_bytes, c.rank_table * c.state_bytes)
@@ -69,9 +64,7 @@ def passing_bytes(c: Columns) -> Array:
 
 
 def squeezing_s(c: Columns, owned: Array, bandwidth: Array) -> Array:
-    """Returns the seconds of one exchange's compression and decompression of a rank's gradients: memory traffic and
-    host time.
-    """
+    """Returns the seconds to compress and decompress a rank's gradients once: memory traffic and host time."""
     casts = owned * 2 * (c.state_bytes + 2) / bandwidth
     factors = POWERSGD_PASSES * owned * c.state_bytes / bandwidth + c.layers * MATRICES_OF_A_BLOCK * MATRIX_HOST_S
     return np.where(c.factor_rank > 0, factors, np.where(c.compression < 1, casts, 0.0))

@@ -1,4 +1,4 @@
-"""Seconds of computing: matrix products, attention, the loss, the optimizer.
+"""Seconds of compute: matrix products, attention, the loss, the optimizer.
 
 Every time follows the roofline model (Williams, Waterman, Patterson, CACM 2009): the longer of arithmetic at the
 sustained rate and memory traffic at the sustained bandwidth. Products are counted as in arXiv 2104.04473, section 3.5
@@ -32,22 +32,22 @@ METRIC_BYTES = constants.number("compute", "METRIC_BYTES")
 def matmul_s(columns: Columns, rows: Array, width: Array, depth: Array, groups: Array | float = 1.0) -> Array:
     """Returns the seconds of a forward product [rows, depth] x [depth, width].
 
-    With `groups` the rows are in that many parts of one size, each with a right operand of its own: all right operands
-    pass through memory, and a part's last rows fill a tile of their own.
+    With `groups` the rows are divided into equal parts, each with its own right operand: all right operands are read
+    from memory, and the last rows of each part need their own tile.
 
-    Two effects lower the sustained rate: the last wave of tiles leaves units idle, and a tile's start and end are a
-    larger share of a short depth (NVIDIA, "Matrix Multiplication Background User's Guide", sections 4.2 and 4.3). Where
-    there are fewer tiles than units, the depth is split among the units, and their partial sums are written in fp32 and
-    added up (split-K: CUTLASS, `efficient_gemm.md`, "Parallelized Reductions"; in the limit, arXiv 2301.03598). Weight
-    gradients of narrow models are such products: their depth is the number of tokens. fp8 products cast their operands
-    from 16 bits.
+    Two effects lower the sustained rate: the last wave of tiles leaves units idle, and with a short depth the start and
+    end of a tile take a larger share (NVIDIA, "Matrix Multiplication Background User's Guide", sections 4.2 and 4.3).
+    With fewer tiles than units, the depth is split among the units, whose fp32 partial sums are written and added
+    (split-K: CUTLASS, `efficient_gemm.md`, "Parallelized Reductions"; in the limit, arXiv 2301.03598). This applies to
+    weight gradients of narrow models, whose depth is the number of tokens. fp8 products cast their operands from 16
+    bits.
     """
     c = columns
     in_group = rows / groups
     waves = groups * np.ceil(in_group / c.tile_rows) * np.ceil(width / TILE_COLUMNS) / c.units
     bandwidth = c.bandwidth * BANDWIDTH_SHARE
     ideal = 2 * rows * width * depth / c.matmul_flops
-    # The library chooses smaller tiles, which reuse less data, where they fill the last wave better.
+    # The library chooses smaller tiles, which reuse less data, if they fill the last wave better.
     idle = np.ceil(waves) / waves * _filled(c, in_group, groups, 1.0)
     for parts, share in SMALLER_TILES:
         filled = _filled(c, in_group, groups, parts)
@@ -60,8 +60,8 @@ def matmul_s(columns: Columns, rows: Array, width: Array, depth: Array, groups: 
 
 
 def _filled(c: Columns, in_group: Array, groups: Array | float, parts: float) -> Array | float:
-    """Returns the rows that the tiles of a group compute, relative to its own, where a tile has `c.tile_rows / parts`;
-    1 without groups, whose last tile is one of many.
+    """Returns the rows that the tiles of a group compute, divided by the group's own rows, for tiles of
+    `c.tile_rows / parts` rows; 1 without groups, because the last tile is then one of many.
     """
     if np.all(np.asarray(groups) == 1):
         return 1.0
@@ -70,10 +70,10 @@ def _filled(c: Columns, in_group: Array, groups: Array | float, parts: float) ->
 
 
 def _misalignment(c: Columns, width: Array) -> Array:
-    """Returns the time of 16-bit products over `width`, relative to the time over a multiple of 8.
+    """Returns the time of 16-bit products over `width` relative to a multiple of 8.
 
-    Inductor pads products that it compiles (torch._inductor.config.shape_padding): the head's where the whole model is
-    compiled, as the loss shows. A chunked loss pads the table itself.
+    Inductor pads products that it compiles (torch._inductor.config.shape_padding): the head's if the whole model is
+    compiled, as the kind of loss shows. A chunked loss pads the table itself.
     """
     odd = np.maximum(1 / ODD_SHARE, c.matmul_flops / ODD_FLOPS)
     even = np.maximum(1 / EVEN_SHARE, c.matmul_flops / EVEN_FLOPS)
@@ -84,15 +84,15 @@ def _misalignment(c: Columns, width: Array) -> Array:
 def backward_matmul_s(
     columns: Columns, rows: Array, width: Array, depth: Array, *, weights: Columns | None = None
 ) -> Array:
-    """Returns the seconds of both products of the backward pass: the input's gradient and the weight's, which a frozen
-    weight lacks. `weights` are the columns of the latter where they differ.
+    """Returns the seconds of the backward products: the gradient of the input and, unless frozen, of the weight.
+    `weights` are the columns for the weight's gradient if they differ.
     """
     of_weights = matmul_s(weights or columns, depth, width, rows)
     return matmul_s(columns, rows, depth, width) + unless_frozen(columns, of_weights)
 
 
 def unless_frozen(columns: Columns, amount: Array) -> Array:
-    """Returns the amount, 0 in rows whose own parameters do not train."""
+    """Returns `amount`, or 0 in rows with frozen model parameters."""
     return np.where(columns.adapter_rank > 0, 0.0, amount) if columns.has_adapters else amount
 
 
@@ -100,8 +100,8 @@ def attention_s(columns: Columns, tokens: Array) -> tuple[Array, Array]:
     """Returns the seconds (forward, backward) between the query-key-value product and the output product.
 
     Fused attention computes 2 products of the lower triangle only; its backward pass computes 2.5 times as much (arXiv
-    2307.08691, section 4.1). Eager attention computes two full batched products, whose operands pass through memory,
-    and makes passes over the scores [heads, s, s].
+    2307.08691, section 4.1). Eager attention computes two full batched products, whose operands are read from memory,
+    and passes over the scores [heads, s, s].
     """
     seq, heads = columns.seq_len, columns.heads / columns.parts("width")
     head_dim = columns.attention_width / columns.heads
@@ -119,7 +119,7 @@ def attention_s(columns: Columns, tokens: Array) -> tuple[Array, Array]:
     product = np.maximum(
         2 * scores * head_dim / rate, (score_bytes + 3 * tokens * width * columns.compute_bytes) / bandwidth
     )
-    # The second product's depth is the sequence length.
+    # the second product's depth is the sequence length
     deep_rate = sustained * seq / (seq + columns.half_depth)
     second = np.maximum(2 * scores * head_dim / deep_rate, score_bytes / bandwidth)
     one_kernel = columns.fused_softmax > 0
@@ -139,13 +139,14 @@ def attention_s(columns: Columns, tokens: Array) -> tuple[Array, Array]:
 
 
 def _eager_traffic(c: Columns) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """Returns (bytes moved, values moved one by one) per score besides the products, forward and backward, for
+    """Returns (bytes moved, values moved one by one) per score in addition to the products, forward and backward, for
     transformers' eager attention.
 
-    Forward: the position bias is copied into place and read by the product that adds to it, or the scale is a pass. The
-    mask is added; under autocast it is fp32, and so is the sum. An fp32 softmax is followed by a cast, and preceded by
-    one unless the mask has made its input fp32. Backward: the softmax's kernel reads gradient and output; then come
-    both casts and the scale's pass (`modeling_bloom.py`, `modeling_gpt2.py`, `modeling_llama.py`; ATen's `SoftMax.cu`).
+    Forward: the position bias is copied into place and read by the product that adds it, or the scale is a separate
+    pass. The mask is added; under autocast it is fp32, and so is the sum. An fp32 softmax is followed by a cast, and
+    preceded by one unless the mask has already made its input fp32. Backward: the softmax kernel reads the gradient and
+    the output; both casts and the scale's pass follow (`modeling_bloom.py`, `modeling_gpt2.py`, `modeling_llama.py`;
+    ATen's `SoftMax.cu`).
     """
     half, casts, promotes = c.compute_bytes, casts_softmax(c), costs_of(c).autocasts(c)
     wide = np.where(casts, 4.0, half)
@@ -162,7 +163,7 @@ def _eager_traffic(c: Columns) -> tuple[tuple[Array, Array], tuple[Array, Array]
 
 
 def weight_traffic_s(c: Columns, parameters: Array) -> Array:
-    """Returns the seconds per micro-batch of memory traffic, besides products, for `parameters` of one rank and their
+    """Returns the seconds per micro-batch of memory traffic, without products, for a rank's `parameters` and their
     gradients.
     """
     repeated = np.where(c.full_checkpointing > 0, checkpointed_share(c), 0.0)
@@ -175,12 +176,12 @@ def weight_traffic_s(c: Columns, parameters: Array) -> Array:
 
 
 def weight_casts_s(c: Columns, parameters: Array) -> Array:
-    """Returns the seconds per micro-batch of casting weights to FP8 for their products: `cast_bytes` of each before its
-    forward product, and the cast alone, without the search for the largest, before that of the input's gradient
-    (torchao 0.18, `Float8Linear`, whose autograd function saves weights as they are).
+    """Returns the seconds per micro-batch of casting weights to FP8 for their products: `cast_bytes` each before the
+    forward product, and for the input's gradient the cast without the search for the largest value (torchao 0.18,
+    `Float8Linear`, whose autograd function saves uncast weights).
 
-    TransformerEngine casts once a step at most, in its first micro-batch (`is_first_microbatch`) or as the optimizer
-    steps (`fp8_params` of NeMo's recipes), which is left out.
+    TransformerEngine casts at most once per step, in the first micro-batch (`is_first_microbatch`) or in the
+    optimizer's step (`fp8_params` of NeMo's recipes); this is neglected.
     """
     moved = np.maximum(2 * c.cast_bytes - c.compute_bytes, 0.0)
     cast_before = (c.software.keeps_casts > 0) | costs_of(c).gathers_casts(c)
@@ -188,17 +189,15 @@ def weight_casts_s(c: Columns, parameters: Array) -> Array:
 
 
 def casts_softmax(c: Columns) -> Mask:
-    """Returns the rows whose eager attention casts scores to fp32 for the softmax and back; under autocast every row
-    does.
-    """
+    """Returns the rows whose eager attention casts scores to fp32 for the softmax and back; under autocast all rows."""
     return (c.compute_bytes < 4) & ((c.wide_softmax > 0) | costs_of(c).autocasts(c))
 
 
 def head_s(columns: Columns) -> tuple[Array, Array]:
     """Returns the seconds (forward, backward) of the vocabulary product and the loss for one micro-batch.
 
-    Every byte that the loss holds per logit is written once and read once. A chunked loss adds each chunk's gradient of
-    the table to an fp32 sum, and scales the sum at the end.
+    Every byte that the loss holds per logit is written once and read once. A chunked loss adds each chunk's table
+    gradient to an fp32 sum, and scales the sum at the end.
     """
     tokens = columns.tokens
     width = columns.vocab / columns.parts("width")
@@ -215,8 +214,8 @@ def head_s(columns: Columns) -> tuple[Array, Array]:
     moved = np.where(columns.software.loss_moved > 0, columns.software.loss_moved / 2, columns.logit_bytes)
     traffic = tokens * width * (moved + METRIC_BYTES / 2 * columns.software.metric_losses) / bandwidth
     table = columns.rank_table
-    # A lookup's gradient is a full table of zeros with some rows added; a tied table adds the head's gradient to it. In
-    # a pipeline another stage does this.
+    # The gradient of a lookup is a full table of zeros with some rows added; a tied table adds the head's gradient to
+    # it. In a pipeline another stage does this.
     lookup = np.where(columns.is_piped, 0.0, table * columns.compute_bytes * (1 + 3 * columns.tied) / bandwidth)
     lookup = unless_frozen(columns, lookup)
     weights = weight_traffic_s(columns, table)
@@ -224,12 +223,12 @@ def head_s(columns: Columns) -> tuple[Array, Array]:
 
 
 def optimizer_s(columns: Columns, parameters: Array) -> Array:
-    """Returns the seconds of the optimizer step over `parameters` of one rank: memory traffic, or the host's seconds
-    where the states are offloaded.
+    """Returns the seconds of the optimizer step over `parameters` of one rank: memory traffic, or host seconds for
+    offloaded states.
 
     Adam reads gradient, master and two moments and writes master and moments (28 bytes in fp32), then writes the
     low-precision copy; the norm reads gradients once more (states: ZeRO, arXiv 1910.02054, section 3.1). Adafactor has
-    no moments, and passes over tensors of a gradient's size `ADAFACTOR_PASSES` times.
+    no moments, and makes `ADAFACTOR_PASSES` passes over tensors of a gradient's size.
     """
     passes = np.where(columns.moments > 0, 3 + 2 * columns.moments, ADAFACTOR_PASSES)
     held = columns.state_bytes * passes

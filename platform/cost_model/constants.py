@@ -1,7 +1,7 @@
-"""Constants of the formulas by the module that uses them; `constants.json` has values, units and sources.
+"""Constants of the formulas by module; `constants.json` has values, units and sources.
 
-`commit` is the first commit with the value. `command`, where there is one, measures the value again. "This project" in
-a source means this project's measurements (docs/measurements.md).
+`commit` is the first commit with the value. `command`, if present, measures the value again. "This project" in a source
+means this project's measurements (docs/measurements.md).
 """
 
 import functools

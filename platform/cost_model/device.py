@@ -14,12 +14,12 @@ class Device:
 
     name: str
     architecture: str
-    """Its generation, by which some constants are stated (`constants.json`, `stacks.json`)."""
+    """The generation, by which some constants are stated (`constants.json`, `stacks.json`)."""
     memory_gib: float
     """Total memory that the driver reports."""
     bandwidth_gb_per_s: float
     host_gb_per_s: float
-    """Datasheet bandwidth of the link to the host, in one direction."""
+    """Datasheet bandwidth of the link to the host, one direction."""
     tflops: Mapping[str, float]
     """Datasheet peak by compute precision, dense."""
     matmul_share: float
@@ -27,30 +27,30 @@ class Device:
     flash_share: float
     """Share of the peak that fused attention sustains, forward and backward together."""
     link: str
-    """The catalogue's link between the devices of a node."""
+    """The catalogue's name of the link between the devices of a node."""
     units: int
     """Streaming multiprocessors, among which a product's tiles are distributed."""
     context_gib: float
     """Memory of a bare device context."""
     source: str
     sigma: float = 0.0
-    """Log deviation of the device's rates where no training run on it was available."""
+    """Log deviation of the device's rates if no training run on it was available."""
     link_gb_per_s: float | None = None
-    """Datasheet bandwidth of that link, in one direction, in place of the catalogue's."""
+    """Datasheet bandwidth of the link between devices, one direction; None for the catalogue's value."""
     best_tflops: float | None = None
-    """Rate of the best bf16 product in a benchmark; None where none is published (stas00/ml-engineering,
-    compute/accelerator, "maximum achievable matmul FLOPS").
+    """Rate of the best bf16 product in a published benchmark (stas00/ml-engineering, compute/accelerator, "maximum
+    achievable matmul FLOPS"); None without one.
     """
     scales: Mapping[str, float] = dataclasses.field(default_factory=dict[str, float])
-    """Rate of products that `platform.probe` measured over `expected_tflops`, by precision; empty without a probe."""
+    """Rate of products measured by `platform.probe` divided by `expected_tflops`, by precision; may be empty."""
 
     def peak_tflops(self, precision: str) -> float:
-        """Returns the datasheet peak of `precision`; a device without fp8 units computes it as bf16."""
+        """Returns the datasheet peak of `precision`; without fp8 units the peak of bf16."""
         return self.tflops.get(precision, self.tflops["bf16"])
 
     def expected_tflops(self, precision: str, training_share: float) -> float:
-        """Returns the rate that a benchmark of large products should reach: the published one, else from `matmul_share`
-        over `training_share`.
+        """Returns the expected rate of large products in a benchmark: the published one, else `matmul_share` divided by
+        `training_share`, times the peak.
         """
         peak = self.peak_tflops(precision)
         if precision == "fp32":
@@ -59,5 +59,5 @@ class Device:
         return best * peak / self.tflops["bf16"]
 
     def scale(self, precision: str) -> float:
-        """Returns the measured rate of large products over the catalogue's; 1 without a probe."""
+        """Returns the measured rate of large products divided by the catalogue's; 1 without a probe."""
         return self.scales.get(precision, self.scales.get("bf16", 1.0))

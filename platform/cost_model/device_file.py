@@ -1,4 +1,4 @@
-"""Device files: a user's description of an accelerator that the catalogue lacks, a JSON object.
+"""Device files: a user's description of an accelerator that is not in the catalogue, a JSON object.
 
     {"name": "RTX 4070", "memory_gib": 11.6, "bandwidth_gb_per_s": 504, "tflops": {"bf16": 58.3, "fp32": 29.1},
      "link": "pcie4", "source": "datasheet of 2023, dense figures"}
@@ -18,14 +18,14 @@ from platform.common.errors import InputError
 from trainers.records.plain_files import read_json
 
 VARIABLE = "LAYOUT_SEARCH_DEVICES"
-"""Environment variable with paths of device files, separated as those of PATH are."""
+"""Environment variable with paths of device files, separated like those of PATH."""
 _NEEDED = ("memory_gib", "bandwidth_gb_per_s", "tflops", "link", "source")
 _PRECISIONS = ("bf16", "fp16", "fp8", "tf32", "fp32")
 _BOUNDS = {
     "memory_gib": (0.1, 4096.0), "bandwidth_gb_per_s": (1.0, 1e5), "host_gb_per_s": (0.1, 1e4),
     "context_gib": (0.0, 100.0), "units": (1.0, 1e5), "matmul_share": (0.01, 1.0), "flash_share": (0.01, 1.0),
 }  # fmt: skip
-"""(least, largest) value by number: what is beyond was stated in other units."""
+"""(least, largest) value by number; a value outside was probably stated in other units."""
 _TFLOPS = (0.01, 1e5)
 _LINK_GB_PER_S = (0.01, 1e4)
 _LONGEST_NAME = 60
@@ -35,12 +35,12 @@ UNKNOWN_ARCHITECTURE = "not stated"
 
 
 def path_of(name: str) -> Path | None:
-    """Returns the path of a device file where `name` is one by its suffix; else None."""
+    """Returns the path if `name` is a device file by its suffix; otherwise None."""
     return Path(name).expanduser() if name.strip().lower().endswith(".json") else None
 
 
 def is_device_file(path: Path) -> bool:
-    """Returns whether the file is there and is not the probe of a cluster, which has a fingerprint."""
+    """Returns whether the file exists and is not a cluster's probe, which has a fingerprint."""
     try:
         return "fingerprint" not in read_json(path, links=True)
     except InputError:
@@ -48,18 +48,18 @@ def is_device_file(path: Path) -> bool:
 
 
 def listed() -> tuple[Path, ...]:
-    """Returns the device files that the environment lists."""
+    """Returns the device files listed in the environment variable."""
     return tuple(Path(part).expanduser() for part in os.environ.get(VARIABLE, "").split(os.pathsep) if part)
 
 
 def read(path: Path, content: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Returns (name, entry) of the device file, an entry as the catalogue has it; `content` is the catalogue's.
+    """Returns (name, entry) of the device file, in the catalogue's form; `content` is the catalogue.
 
-    What the file leaves out is the median of the catalogue's devices; the rates of no device of the catalogue are less
+    Missing figures are the median over the catalogue's devices. The rates of a device outside the catalogue are less
     certain.
 
     Raises:
-        InputError: it cannot be read, or a key is missing, unknown or wrong.
+        InputError: the file cannot be read, or a key is missing, unknown or wrong.
     """
     stated = _object(path)
     devices = [entry for entry in content["devices"].values() if "bf16" in entry["tflops"] and entry["units"] > 1]
@@ -109,9 +109,7 @@ def _number(path: Path, key: str, value: Any, bounds: tuple[float, float]) -> fl
 
 
 def _tflops(path: Path, stated: Any) -> dict[str, float]:
-    """Returns the dense peaks of every precision: without units of its own for it bf16 is computed as fp32, and tf32
-    too.
-    """
+    """Returns the dense peaks of every precision. Without own units, bf16 and tf32 are computed as fp32."""
     if not isinstance(stated, dict) or "fp32" not in stated or not {"bf16", "fp16"} & stated.keys():
         raise InputError(
             f"device file {path}: tflops must have dense TFLOP/s of fp32 and of bf16 or fp16, such as"
@@ -131,8 +129,8 @@ def _tflops(path: Path, stated: Any) -> dict[str, float]:
 
 
 def _link(path: Path, stated: Any, links: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of the link between the devices of a node: one of the catalogue's, or GB/s a direction, of
-    which collectives reach the share that they reach of PCIe.
+    """Returns the fields of the link between the devices of a node: a link of the catalogue, or GB/s in one direction,
+    of which collectives reach the same share as with PCIe.
     """
     if isinstance(stated, str):
         if stated not in links:

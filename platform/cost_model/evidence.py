@@ -1,4 +1,4 @@
-"""Distance from evidence: kinds of rows for which few runs are at hand, and the errors of published runs of each."""
+"""Kinds of rows with few measured runs, and the errors of published runs of each kind."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from platform.cost_model.links import devices_of
 DISTANT_SIGMA = constants.words("evidence", "DISTANT_SIGMA")
 UNMEASURED_SIGMA = constants.number("evidence", "UNMEASURED_SIGMA")
 MOST_NODES = 8
-"""Nodes up to which most of the runs at hand are."""
+"""Number of nodes up to which most measured runs are."""
 
 
 def many_nodes(c: Columns) -> Mask:
@@ -24,8 +24,8 @@ def all_degrees(c: Columns) -> Mask:
 
 
 def least_sigma(c: Columns) -> Array:
-    """Returns the least log deviation of a step time: that of the published runs as far from other evidence as the row
-    is, of the farthest kind. Blocks with experts were not measured at all.
+    """Returns the least log deviation of a step time: the largest error of published runs over the kinds of the row.
+    Blocks with experts have no measurement at all.
     """
     nodes = np.where(many_nodes(c), DISTANT_SIGMA["nodes"], 0.0)
     experts = np.where(c.blocks["experts_share"] > 0, UNMEASURED_SIGMA, 0.0)
@@ -33,8 +33,8 @@ def least_sigma(c: Columns) -> Array:
 
 
 def device_sigma(device: Device) -> float:
-    """Returns the log deviation of a device's rates, of one of a family without any run at least that of published runs
-    whose family's rates are taken from the others.
+    """Returns the log deviation of a device's rates. Without any run on the device's family it is at least the error of
+    published runs whose family's rates are derived from other families.
     """
     unknown = device.architecture not in calibrated_families()
     return max(device.sigma, DISTANT_SIGMA["family"]) if unknown else device.sigma

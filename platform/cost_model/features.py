@@ -1,6 +1,6 @@
 """Features: the only builder of the predictor's `Columns` from layouts, batch points, a model and a cluster.
 
-Callers keep layouts besides their rows; no code decodes a row back into a layout.
+Callers keep the layouts of their rows; no code decodes a row into a layout.
 """
 
 import dataclasses
@@ -57,16 +57,16 @@ FP8_EAGER_CAST_BYTES = constants.number("features", "FP8_EAGER_CAST_BYTES")
 
 
 _OURS = {name: getattr(Software(), name) for name in SOFTWARE_COLUMNS}
-"""Columns of this project's own trainers, for what its layouts do not state."""
+"""Columns of this project's own trainers for values that layouts do not state."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingWork:
-    """The work of a recipe or a published run, apart from layout and batch."""
+    """The work of a recipe or a published run, without layout and batch."""
 
     model: ModelSpec
     modules: Architecture | None
-    """The architecture whose transformers modules run; None where a stack has its own modules."""
+    """The architecture whose transformers modules run; None for a stack with its own modules."""
     seq_len: int
     precision: str
     """Precision of the products."""
@@ -74,25 +74,24 @@ class TrainingWork:
     moments: float
     """Optimizer states per parameter."""
     gathered_bytes: float | None = None
-    """Bytes of a block's parameter as FSDP2 gathers it; None for `compute_bytes`."""
+    """Bytes of a block's parameter when gathered by FSDP2; None for `compute_bytes`."""
     is_rowwise: bool = False
-    """Whether FP8 products have a scale for each row."""
+    """Whether FP8 products have one scale per row."""
     compression: str = "none"
     adapter_rank: int = 0
     adapted: tuple[tuple[int, int], ...] = ()
-    """(outputs, inputs) of the linear layers of a block that have adapters."""
+    """(outputs, inputs) of a block's linear layers with adapters."""
     stored_bytes: float | None = None
-    """Bytes of a parameter as it is stored; None for `state_bytes`."""
+    """Bytes of a stored parameter; None for `state_bytes`."""
     quantised: tuple[tuple[int, int], ...] = ()
-    """(outputs, inputs) of the linear layers of a block whose weights are in NF4."""
+    """(outputs, inputs) of a block's linear layers with NF4 weights."""
     counts_ahead: bool = False
-    """Whether a further forward pass counts the tokens of experts where a step has several micro-batches."""
+    """Whether a separate forward pass counts the tokens of experts, in steps with several micro-batches."""
     mask_density: MaskDensity | None = None
-    """Mean numbers of keys that a query attends to under a document or prefix mask; None under the causal mask."""
+    """Mean numbers of keys to which a query attends with a document or prefix mask; None for a causal mask."""
 
     @classmethod
     def of(cls, recipe: Recipe) -> "TrainingWork":
-        """Returns the work of `recipe`."""
         sizes = Sizes.of(recipe)
         return cls(
             model=recipe.model,
@@ -160,14 +159,14 @@ def features(
         "global_batch": micro_batch * grad_accum * layouts.parts("samples"),
         **(stack or {}),
     }
-    if work.precision == "fp8" and work.modules is not None:  # only this project's engines, no published stack
+    if work.precision == "fp8" and work.modules is not None:  # only for this project's engines
         values["cast_bytes"] = np.where(values["fused"], values["cast_bytes"], FP8_EAGER_CAST_BYTES)
     arrays = {name: np.asarray(value, dtype=np.float64) for name, value in values.items()}
     return Columns.of({**_OURS, **arrays})
 
 
 def from_points(points: Sequence[tuple[Recipe, Layout, BatchPoint]], cluster: ClusterSpec) -> Columns:
-    """Returns a row for each (recipe, layout, batch point) on one cluster, in order."""
+    """Returns one row for each (recipe, layout, batch point) on one cluster, in order."""
     rows: dict[Recipe, list[int]] = {}
     for row, (recipe, _, _) in enumerate(points):
         rows.setdefault(recipe, []).append(row)
@@ -190,13 +189,13 @@ _values_of = operator.attrgetter(*AXES)
 
 
 def joined(parts: Sequence[Columns]) -> Columns:
-    """Returns the rows of all `parts`, one after the other; every field has one value per row."""
+    """Concatenates the rows of all `parts`; every field has one value per row."""
     rows = [{name: np.broadcast_to(value, part.shape) for name, value in part.arrays().items()} for part in parts]
     return Columns.of({name: np.concatenate([row[name] for row in rows]) for name in FIELDS})
 
 
 def _of_engine(work: TrainingWork, layouts: LayoutArrays) -> dict[str, Array | Mask | float]:
-    """Returns the columns of degrees and of engines: parameters, gradients and states."""
+    """Returns the columns for degrees and engines: parameters, gradients and states."""
     numbers, of_words = layouts.numbers, layouts.of_words
     buckets = numbers("bucket_mib")
 
@@ -222,7 +221,7 @@ def _of_engine(work: TrainingWork, layouts: LayoutArrays) -> dict[str, Array | M
 
 
 def _of_kernels(work: TrainingWork, layouts: LayoutArrays, architecture: str) -> dict[str, Array | Mask | float]:
-    """Returns the columns of recomputation and kernels on devices of `architecture`."""
+    """Returns the columns for recomputation and kernels on devices of `architecture`."""
     of_words, modules, gated = layouts.of_words, work.modules, work.model.gated
     stepwise = modules.stepwise_activation if modules else None
     biased, position = modules is not None and modules.position == "alibi", work.model.position
@@ -288,8 +287,8 @@ def _logit_bytes(work: TrainingWork, layouts: LayoutArrays) -> Array:
 
 
 def _mask_bytes(work: TrainingWork, layouts: LayoutArrays, *, biased: bool) -> Array:
-    """Returns the bytes of one sequence's attention mask on a rank, where each sequence has its own: one value per
-    score, and with a position bias in the mask one per score and head. FlexAttention's mask is a list of blocks.
+    """Returns the bytes of one sequence's attention mask on a rank, if each sequence has its own: one value per score,
+    or per score and head if the mask contains a position bias. FlexAttention's mask is a list of blocks.
     """
     if work.mask_density is None:
         return np.zeros(())
@@ -299,13 +298,13 @@ def _mask_bytes(work: TrainingWork, layouts: LayoutArrays, *, biased: bool) -> A
         work.model.num_heads / layouts.parts("width"),
         1.0,
     )
-    # Ranks that exchange heads share out a bias of each, and each have a mask that is one for all heads.
+    # Ranks that exchange heads share the biases of the heads; a mask for all heads is on every rank.
     parts = np.where(heads > 1, layouts.parts("tokens"), _query_parts(layouts))
     return layouts.of_words(value.__getitem__, "attention") * heads * work.seq_len**2 / parts
 
 
 def _query_parts(layouts: LayoutArrays) -> Array:
-    """Returns the number of parts into which ranks cut a sequence's queries in attention (`Layout.query_parts`)."""
+    """Returns the number of parts of a sequence's queries in attention (`Layout.query_parts`)."""
     gathers = layouts.of_words(lambda word: word == "gather", "cp_exchange")
     return np.where(gathers > 0, layouts.parts("tokens"), 1.0)
 
@@ -327,7 +326,7 @@ def _of_model(model: ModelSpec) -> dict[str, Array | float]:
 
 
 def _of_blocks(model: ModelSpec) -> dict[str, Array | float]:
-    """Returns the columns of the model's kinds of blocks; 0 for what those of other kinds alone have."""
+    """Returns the columns for the model's kinds of blocks; sizes of absent kinds are 0."""
     values: dict[str, Array | float] = {
         **dict.fromkeys(BLOCK_COLUMNS, 0.0),
         "layer_parameters": model.over_blocks(lambda kind: kind.parameters(model)) / model.num_layers,
@@ -343,8 +342,8 @@ def _of_blocks(model: ModelSpec) -> dict[str, Array | float]:
 def _of_cluster(
     cluster: ClusterSpec, precision: str, head_dim: int, product_share: float = 1.0
 ) -> dict[str, Array | float]:
-    """Returns the columns of a cluster, for products computed in `precision`, FP8 ones at `product_share` of their
-    usual rate, and heads of width `head_dim`.
+    """Returns the columns of a cluster for products in `precision` (FP8 at `product_share` of its usual rate) and heads
+    of width `head_dim`.
     """
     device = cluster.device
     peak = device.peak_tflops(precision) * 1e12

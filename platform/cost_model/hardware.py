@@ -1,8 +1,8 @@
 """The hardware catalogue (`hardware.json`) and the notation of clusters.
 
-A cluster is written `8xA100-80GB` (one node of eight), `4x8xH100` (four nodes of eight), a node's name in the
-catalogue (`jean-zay-a100`, one node) or `4xjean-zay-a100`. Every figure of the catalogue carries its source there.
-To add a device or a node, add an entry to `hardware.json`; a device of one's own has a file (`device_file`).
+A cluster is written `8xA100-80GB` (one node of eight), `4x8xH100` (four nodes of eight), a node's name in the catalogue
+(`jean-zay-a100`, one node) or `4xjean-zay-a100`. Every figure of the catalogue has its source there. To add a device or
+a node, add an entry to `hardware.json`; a user's own device has a file (`device_file`).
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from trainers.spec.cluster import Cluster
 LABEL_SHARE = constants.number("hardware", "LABEL_SHARE")
 _NEAR = 0.2
 _SAME = 0.12
-"""Largest share by which a label, in GB or GiB, differs from the driver's figure."""
+"""Largest relative difference between a memory size in a name, in GB or GiB, and the driver's figure."""
 MOST_DEVICES = 1_000_000
 THIS_PROJECT = "layout-search"
 """The stack of this project's own trainers."""
@@ -36,7 +36,7 @@ UNKNOWN_LINK_SIGMA = constants.number("hardware", "UNKNOWN_LINK_SIGMA")
 BANDWIDTH_SHARE = constants.number("hardware", "BANDWIDTH_SHARE")
 CLOCK_SIGMA = constants.number("hardware", "CLOCK_SIGMA")
 _CARDS = ("pcie3", "pcie4", "pcie5", "nvlink4_bridge")
-"""Links of cards, which no SXM module has."""
+"""Links of plug-in cards; an SXM module has none of these."""
 _CPU = re.compile(r"\b(xeon|epyc|ryzen|neoverse|graviton|core\(tm\)|cpu|x86_64|aarch64)\b", re.IGNORECASE)
 _FILE = Path(__file__).with_name("hardware.json")
 
@@ -52,46 +52,43 @@ class ClusterSpec:
     intra_gb_per_s: float
     """Achieved bus bandwidth of one device in a ring inside a node."""
     intra_peak_gb_per_s: float
-    """The same by the datasheet."""
+    """Datasheet bus bandwidth of one device inside a node."""
     intra_latency_s: float
     inter_gb_per_s: float
-    """Achieved bandwidth of one node to the others, in one direction."""
+    """Achieved bandwidth of one node to the others, one direction."""
     inter_peak_gb_per_s: float
-    """The same by the datasheet."""
+    """Datasheet bandwidth of one node to the others, one direction."""
     inter_latency_s: float
     price_per_device_hour: float | None
     price_source: str = ""
-    """Source of the price: "stated", or "the catalogue's" with its date; "" where there is none."""
+    """Source of the price: "stated", or "the catalogue's" with its date; "" without a price."""
     group_gb_per_s: float = math.inf
-    """Bandwidth that a single process group reaches, where NCCL was measured to use one of a node's ports
-    for a group.
-    """
+    """Bandwidth that a single process group reaches, if NCCL was measured to use one of a node's ports per group."""
     inter_hop_s: float = INTER_HOP_S
     """Latency of one step of a ring from node to node."""
     software: str = THIS_PROJECT
-    """Name of the stack that trains there (`stacks.json`)."""
+    """Name of the stack that trains on the cluster (`stacks.json`)."""
     link_sigma: float = 0.0
-    """Log deviation of the time between nodes where the network is neither stated nor in the catalogue."""
+    """Log deviation of the time between nodes if the network is neither stated nor in the catalogue."""
     spread: float = 0.0
-    """Standard deviation of the log of step times from run to run, where the network is known for it."""
+    """Log standard deviation of step times between runs, for networks with a known value."""
     network_source: Literal["stated", "catalogue", "measured", "assumed"] = "assumed"
-    """Source of the bandwidth between nodes: "catalogue" where its entry was named, "assumed" where it is that of the
-    device's usual node or of none.
+    """Source of the bandwidth between nodes: "catalogue" if the user named a catalogue node, "assumed" for the device's
+    usual node or without any entry.
     """
     usual_node: str = ""
-    """The catalogue's node whose links were taken; "" where it has none."""
+    """The catalogue node whose links are used; "" without one."""
 
     @property
     def num_devices(self) -> int:
-        """Number of all devices."""
         return self.num_nodes * self.devices_per_node
 
     def has_part(self, num_devices: int) -> bool:
-        """Returns whether `num_devices` are whole nodes, or part of one."""
+        """Returns whether `num_devices` are whole nodes, or a part of one node."""
         return num_devices >= 1 and (num_devices <= self.devices_per_node or num_devices % self.devices_per_node == 0)
 
     def with_devices(self, num_devices: int) -> "ClusterSpec":
-        """Returns the same kind of cluster with `num_devices`: whole nodes, or one node that is not full."""
+        """Returns the same kind of cluster with `num_devices`: whole nodes, or one partly used node."""
         per_node = min(self.devices_per_node, num_devices)
         if not self.has_part(num_devices):
             raise InputError(
@@ -103,7 +100,7 @@ class ClusterSpec:
 
 @functools.cache
 def catalogue() -> dict[str, Any]:
-    """Returns the content of `hardware.json`, with the devices of the files that the environment lists."""
+    """Returns the content of `hardware.json`, with the devices of the files listed in the environment."""
     content = read_json(_FILE, links=True)
     content["devices"] |= dict(device_file.read(path, content) for path in device_file.listed())
     return content
@@ -111,15 +108,13 @@ def catalogue() -> dict[str, Any]:
 
 @functools.cache
 def calibrated_families() -> frozenset[str]:
-    """Returns the architectures of devices whose rates were set on training runs."""
+    """Returns the architectures of devices whose rates are based on training runs."""
     return frozenset(entry["architecture"] for entry in catalogue()["devices"].values() if "sigma" not in entry)
 
 
 @functools.cache
 def _names(kind: str) -> dict[str, str]:
-    """Returns a map from every plain spelling of the entries of `kind` to the entry's name. The first entry with a
-    spelling keeps it.
-    """
+    """Returns the entry's name by plain spelling, for entries of `kind`; the first entry keeps a shared spelling."""
     name_of: dict[str, str] = {}
     for name, entry in catalogue()[kind].items():
         for spelling in (name, *entry.get("aliases", ())):
@@ -128,23 +123,21 @@ def _names(kind: str) -> dict[str, str]:
 
 
 def device_names() -> tuple[str, ...]:
-    """Returns the names of the catalogue's devices."""
     return tuple(catalogue()["devices"])
 
 
 def node_names() -> tuple[str, ...]:
-    """Returns the names of the catalogue's nodes."""
     return tuple(catalogue()["nodes"])
 
 
 def find_device(name: str) -> Device:
-    """Returns the device that `name` spells, whatever its case and dashes, or the one that a device file describes.
+    """Returns the device that `name` spells, ignoring case and dashes, or the device of a device file.
 
-    A remark in brackets is ignored, but for its deviation where it changes the clocks. A socket stays: an SXM module is
-    never taken for a card, and has the memory that its name states.
+    A remark in brackets is ignored, but raises the deviation if it concerns the clocks. A socket is respected: an SXM
+    module never matches a plug-in card, and has the memory that its name states.
 
     Raises:
-        InputError: no such device; the sentence has the nearest names and how to add one.
+        InputError: the device is unknown; the message has the nearest names and how to add one.
     """
     if (path := device_file.path_of(name)) is not None:
         return _device(*device_file.read(path, catalogue()))
@@ -171,7 +164,7 @@ def find_device(name: str) -> Device:
 
 
 def _spelled(name: str, text: str) -> str | None:
-    """Returns the entry that `text`, a form of `name`, spells; None where none, or a card while `name` is a module."""
+    """Returns the entry that `text`, a form of `name`, spells; None without one, or for a card if `name` is SXM."""
     key = _names("devices").get(plain(text))
     is_card = key is not None and catalogue()["devices"][key]["link"] in _CARDS
     return None if is_card and "SXM" in name.upper() else key
@@ -183,7 +176,7 @@ def _device(name: str, entry: Mapping[str, Any]) -> Device:
 
 
 def word_on(text: str) -> str | None:
-    """Returns a remark where `text` names a device in a form that nobody sells, such as "8xMI150X"; else None."""
+    """Returns a remark if `text` names a device variant that is not sold, such as "8xMI150X"; otherwise None."""
     for name, entry in catalogue()["devices"].items():
         aliases = [alias for alias in entry.get("taken_for_it", ()) if alias.lower() in text.lower()]
         if aliases:
@@ -192,14 +185,13 @@ def word_on(text: str) -> str | None:
 
 
 def find_device_by_memory(name: str, memory_gb: float | None) -> Device:
-    """Returns the device as `find_device` does; a stated memory that differs much selects the device of the same family
-    that has it ("A100", 40).
+    """Returns the device of `find_device`. If the stated memory differs much, the device of the same family with this
+    memory ("A100", 40).
 
-    A name with a socket ("H100-SXM", 96) keeps that socket: where no such device has that memory, the named device gets
-    it.
+    A name with a socket ("H100-SXM", 96) keeps the socket: if no such device has this memory, the named device gets it.
 
     Raises:
-        InputError: no such device.
+        InputError: the device is unknown.
     """
     device = find_device(name)
     if memory_gb is None or abs(memory_gb / device.memory_gib - 1) < _SAME:
@@ -222,7 +214,7 @@ def find_device_by_memory(name: str, memory_gb: float | None) -> Device:
 
 
 def find_node(text: str, device: str) -> str | None:
-    """Returns the catalogue's node with devices of kind `device` whose name or alias is in `text`, such as a source."""
+    """Returns the catalogue node with `device`s whose name or alias occurs in `text`, such as a source; else None."""
     memoryless = device.split("-")[0]
     for name, entry in catalogue()["nodes"].items():
         spellings = (name, *entry.get("aliases", ()))
@@ -241,7 +233,7 @@ def cluster_of(
     inter_gb_per_s: float = 0.0,
     intra_gb_per_s: float = 0.0,
 ) -> ClusterSpec:
-    """Returns a cluster of `device`s wired as catalogue node `node` (default: the usual node of that device).
+    """Returns a cluster of `device`s with the links of catalogue node `node` (default: the usual node of the device).
 
     `inter_gb_per_s` and `intra_gb_per_s` above 0 are stated bandwidths of one node and of one device's link, in one
     direction, and replace the catalogue's; collectives reach the catalogue's share of them.
@@ -300,32 +292,29 @@ def with_network(cluster: ClusterSpec, inter_gb_per_s: float) -> ClusterSpec:
 
 
 def with_memory_cap(cluster: ClusterSpec, memory_gib: float) -> ClusterSpec:
-    """Returns `cluster` with at most this memory in each device."""
     device = dataclasses.replace(cluster.device, memory_gib=min(cluster.device.memory_gib, memory_gib))
     return dataclasses.replace(cluster, device=device)
 
 
 def _at_nodes(measured: Mapping[str, float], num_nodes: int) -> float:
-    """Returns the figure measured at the number of nodes nearest to `num_nodes`; infinity where there is none."""
+    """Returns the figure measured at the number of nodes nearest to `num_nodes`; infinity without any."""
     if not measured:
         return math.inf
     return measured[min(measured, key=lambda nodes: abs(math.log(int(nodes) / num_nodes)))]
 
 
 def from_cluster(cluster: Cluster) -> ClusterSpec:
-    """Returns a study's cluster: its devices by their driver's name, with their actual memory.
+    """Returns a study's cluster: devices by the driver's name, with their actual memory.
 
     Raises:
-        InputError: the catalogue lacks the device.
+        InputError: the device is not in the catalogue.
     """
     device = dataclasses.replace(find_device(cluster.device), memory_gib=cluster.device_memory_gib)
     return cluster_of(device, cluster.num_nodes, cluster.devices_per_node)
 
 
 def datasheet_tflops(cluster: Cluster, precision: str) -> float | None:
-    """Returns a device's datasheet peak in `precision`, TFLOP/s; None for CPUs and for devices that the catalogue
-    lacks.
-    """
+    """Returns a device's datasheet peak in `precision`, TFLOP/s; None for CPUs and unknown devices."""
     if cluster.device_kind == "cpu":
         return None
     with contextlib.suppress(InputError):
@@ -334,7 +323,7 @@ def datasheet_tflops(cluster: Cluster, precision: str) -> float | None:
 
 
 def _counted(name: str) -> tuple[int, str] | None:
-    """Returns (count, device) of `8h100` and `H100x8`; None where `name` has no count, or its rest is no device."""
+    """Returns (count, device) for forms such as `8h100` and `H100x8`; None without a count or a known device."""
     match = re.fullmatch(r"(?P<count>\d{1,7})(?P<name>[A-Za-z].*)|(?P<name_>.+?)\s*[xX*]\s*(?P<count_>\d{1,7})", name)
     if match is None:
         return None
@@ -349,7 +338,7 @@ _NOTATION = re.compile(r"(?:(-?\d{1,19})\s*[xX*]\s*)?(?:(-?\d{1,19})\s*[xX*]\s*)
 
 
 def names_device_file(text: str) -> bool:
-    """Returns whether a cluster is written with a device file: behind a count, or a path that is no probe's."""
+    """Returns whether a cluster's text names a device file: after a count, or as a path that is not a probe's file."""
     match = _NOTATION.fullmatch(text.strip())
     path = device_file.path_of(match[3]) if match else None
     if match is None or path is None:
@@ -358,10 +347,10 @@ def names_device_file(text: str) -> bool:
 
 
 def find_cluster(text: str) -> ClusterSpec:
-    """Returns the cluster that `text` denotes: `8xA100-80GB`, `4x8xH100`, a catalogue name, or a count and a name.
+    """Returns the cluster that `text` names: `8xA100-80GB`, `4x8xH100`, a catalogue name, or a count and a name.
 
     Raises:
-        InputError: a count below 1, or a device and node that the catalogue does not know.
+        InputError: a count is below 1, or the catalogue knows neither a device nor a node of this name.
     """
     match = _NOTATION.fullmatch(text.strip())
     if match is None:

@@ -1,4 +1,4 @@
-"""Host seconds: launches, hooks, checkpoints, a pipeline's instructions, the optimizer's step."""
+"""Host seconds: kernel launches, hooks, checkpoints, a pipeline's instructions, the optimizer's step."""
 
 import numpy as np
 
@@ -20,9 +20,9 @@ SHARPNESS = constants.number("host", "SHARPNESS")
 
 
 def host_layer_s(columns: Columns, further_launches: Array | float = 0.0) -> tuple[Array, Array, Array]:
-    """Returns the host seconds (forward, backward, a checkpoint's second forward) of one block's kernels and hooks: the
-    lower limit for small micro-batches. A replayed graph takes the host next to none. `further_launches` are those of a
-    block's kind.
+    """Returns the host seconds (forward, backward, a checkpoint's second forward) of one block's kernels and hooks, the
+    lower limit for small micro-batches. A replayed graph takes almost no host time. `further_launches` depends on the
+    kind of block.
     """
     c, software = columns, columns.software
     launched = np.where(costs_of(c).replays(c), 0.0, 1.0)
@@ -30,8 +30,8 @@ def host_layer_s(columns: Columns, further_launches: Array | float = 0.0) -> tup
     launch_s = np.where(software.blocking > 0, BLOCKED_LAUNCH_S, LAUNCH_S)
     kernels = launches * launch_s + c.compiled_calls * COMPILED_CALL_S
     hooks = costs_of(c).hooks(c)
-    # A stack's modules, fused by hand and not compiled, take the same host time at every width; two collectives per
-    # pass wait for the slowest rank's host.
+    # A stack's modules that are fused by hand and not compiled take the same host time at every width; two collectives
+    # per pass wait for the slowest rank's host.
     by_stack = (software.block_host > 0) & (software.blocking == 0)
     ranks = c.parts("width")
     over_nodes = c.is_piped & (ranks > 1) & (devices_of(c) > c.devices_per_node)
@@ -39,25 +39,22 @@ def host_layer_s(columns: Columns, further_launches: Array | float = 0.0) -> tup
     of_adapters, of_adapters_backward = adapters.host_s(c)
     forward = np.where(by_stack, software.block_host + skew, kernels + of_adapters)
     backward = np.where(by_stack, software.block_host_backward + skew, 2 * kernels + of_adapters_backward)
-    # A compiled block contains its checkpoint.
+    # a compiled block contains its checkpoint
     again = forward + hooks.again + np.where(c.fused > 0, 0.0, CHECKPOINT_HOST_S)
     return launched * (forward + hooks.forward), launched * (backward + hooks.backward), launched * again
 
 
 def host_step_s(columns: Columns) -> Array:
-    """Returns the host seconds of the optimizer's step."""
     engine = costs_of(columns)
     stepping = np.where(engine.wraps_optimizer(columns), 2.0, 1.0) * columns.software.step_host
     return stepping + engine.step_host_s(columns)
 
 
 def together_s(host: Array, device: Array, sharpness: Array | float = SHARPNESS) -> Array:
-    """Returns the seconds of host and device work that overlap: a norm of the two times, of order `sharpness`."""
+    """Returns the seconds of overlapping host and device work: the norm of order `sharpness` of the two times."""
     return (host**sharpness + device**sharpness) ** (1 / sharpness)
 
 
 def pace_share(device: Array, together: Array, sharpness: Array | float = SHARPNESS) -> Array:
-    """Returns the logarithmic derivative of `together_s` with respect to the host's time: the share of its relative
-    change.
-    """
+    """Returns the logarithmic derivative of `together_s` with respect to the host's time."""
     return 1 - (device / together) ** sharpness

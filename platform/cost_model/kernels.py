@@ -1,4 +1,4 @@
-"""Numbers for a layout's kernels: bytes and passes of activations, attention and the loss."""
+"""Figures of a layout's kernels: bytes and passes of activations, attention and the loss."""
 
 from platform.cost_model import constants
 from trainers.data.mask_density import MaskDensity
@@ -14,38 +14,35 @@ PRODUCT_GELU = constants.pair("kernels", "PRODUCT_GELU")
 FLASH_HALF_LENGTH = constants.words("kernels", "FLASH_HALF_LENGTH")
 EXPONENTIAL_WIDTH = constants.words("kernels", "EXPONENTIAL_WIDTH")
 FLASH_WIDTH = 128
-"""Head width at which a device's rate of fused attention is stated."""
+"""Head width for which a device's rate of fused attention is stated."""
 
 LOGIT_BYTES = constants.words("kernels", "LOGIT_BYTES")
 SPLIT_LOGIT_BYTES = constants.number("kernels", "SPLIT_LOGIT_BYTES")
 
 
 def checkpoint_distance(checkpointing: str) -> float:
-    """Returns the distance between fully checkpointed blocks; 1 for all of them."""
+    """Returns the distance between fully checkpointed blocks; 1 if all are."""
     return {"every_4": 4.0, "every_2": 2.0}.get(checkpointing, 1.0)
 
 
 def is_full_checkpointing(checkpointing: str) -> bool:
-    """Returns whether whole blocks are recomputed: all of them, or some."""
+    """Returns whether whole blocks (all or some) are recomputed."""
     return checkpointing not in ("none", "selective") and activation_budget(checkpointing) == 1
 
 
 PARTS_AROUND_EXPERTS = 5.0
-"""Calls of compiled code in a block whose experts ranks share out: attention, two norms, the router and the experts'
-activation.
-"""
+"""Calls of compiled code in a block with expert parallelism: attention, two norms, router, experts' activation."""
 
 
 def compiled_calls(compile_: str, num_layers: int) -> float:
-    """Returns `Columns.compiled_calls` for the layout's value of `compile`."""
     return {"block": 1.0, "model": 1.0 / num_layers}.get(compile_, 0.0)
 
 
 def flash_share(attention: str, *, alibi: bool, masked: bool, architecture: str) -> float:
     """Returns `Columns.flash` of an attention kernel on devices of `architecture`.
 
-    sdpa gets a tensor to add to the scores for ALiBi, and for a mask that is not causal (`masked`). The other kernels
-    compute ALiBi's bias of each score.
+    sdpa adds a tensor to the scores for ALiBi, and for a mask that is not causal (`masked`). The other kernels compute
+    ALiBi's bias of each score.
     """
     if attention == "eager":
         return 0.0
@@ -56,10 +53,10 @@ def flash_share(attention: str, *, alibi: bool, masked: bool, architecture: str)
 
 
 def width_share(head_dim: int, architecture: str) -> float:
-    """Returns the rate of fused attention over heads of width `head_dim` relative to that at `FLASH_WIDTH`.
+    """Returns the rate of fused attention for heads of width `head_dim` relative to `FLASH_WIDTH`.
 
-    A score takes one exponential whatever the width, on units that are so slow that it takes as long as the products
-    over a width of `EXPONENTIAL_WIDTH` (arXiv 2407.08608, section 3.1).
+    Each score takes one exponential at any width. The units for it are slow: it takes as long as the products over a
+    width of `EXPONENTIAL_WIDTH` (arXiv 2407.08608, section 3.1).
     """
     exponential = EXPONENTIAL_WIDTH.get(architecture, EXPONENTIAL_WIDTH["other"])
     width = min(head_dim, FLASH_WIDTH)
@@ -72,10 +69,10 @@ def half_length(architecture: str) -> float:
 
 
 def window_speedup(attention: str, model: ModelSpec, seq_len: int) -> float:
-    """Returns the speed of fused attention with a model's windows relative to that without, averaged over blocks.
+    """Returns the speed of fused attention with a model's windows relative to attention without, averaged over blocks.
 
-    FlexAttention computes only the window's part of the triangle; sdpa gets a mask, and computes the square at its rate
-    with a bias.
+    FlexAttention computes only the window's part of the triangle; sdpa gets a mask, and computes the full square at its
+    rate with a bias.
     """
     triangle = seq_len / 2
 
@@ -87,19 +84,17 @@ def window_speedup(attention: str, model: ModelSpec, seq_len: int) -> float:
 
 
 def mask_speedup(attention: str, attended: MaskDensity) -> float:
-    """Returns the speed of fused attention under a data-dependent mask relative to that under a causal mask.
+    """Returns the speed of fused attention with a data-dependent mask relative to a causal mask.
 
     FlexAttention visits the blocks of 128 queries and keys that the mask does not fully hide. For a block of queries
-    these are all blocks since the beginning of its first query's document: on average the visible keys, and one and a
-    half blocks. sdpa computes the square whatever the mask is.
+    these are all blocks from the beginning of its first query's document: on average the visible keys, plus one and a
+    half blocks. sdpa computes the square for any mask.
     """
     return attended.visited_causally / attended.visited if attention == "flex" else 1.0
 
 
 def loss_kind(loss: str, compile_: str) -> str:
-    """Returns the key of `LOGIT_BYTES`: a model compiled whole includes its loss; a chunked loss is compiled with the
-    blocks.
-    """
+    """Returns the key of `LOGIT_BYTES`. A whole compiled model includes its loss; blocks include a chunked loss."""
     if loss == "quack":
         return loss
     if loss == "chunked":
@@ -108,8 +103,8 @@ def loss_kind(loss: str, compile_: str) -> str:
 
 
 def logit_bytes(kind: str, compute_bytes: float, *, split: bool = False) -> float:
-    """Returns the bytes per logit by kind of loss; in fp32 nothing is cast, so each copy has the logits' size. `split`
-    states whether tensor-parallel ranks of this project's engines each have a part of the vocabulary.
+    """Returns the bytes per logit by kind of loss. In fp32 there are no casts, so each copy has the logits' size.
+    `split` states whether tensor-parallel ranks of this project's engines each have a part of the vocabulary.
     """
     unsplit = LOGIT_BYTES[kind] if compute_bytes == 2 else {"kept": 16.0, "chunked": 8.0, "fused": 8.0}.get(kind, 12.0)
     return min(unsplit, SPLIT_LOGIT_BYTES) if split else unsplit
@@ -121,8 +116,8 @@ def pads_vocabulary(kind: str) -> bool:
 
 
 def inner_copies(stepwise: StepwiseActivation | None, *, gated: bool, fused: bool, mlp: str = "plain") -> float:
-    """Counts the saved tensors of inner width: before and after the activation, and the gate's two; with the layout's
-    `mlp` "quack" the one before.
+    """Returns the number of saved tensors of inner width: before and after the activation, and two for a gate; with
+    `mlp` "quack" only the one before.
     """
     if mlp == "quack":
         return 1.0
@@ -136,10 +131,10 @@ def inner_copies(stepwise: StepwiseActivation | None, *, gated: bool, fused: boo
 def activation_passes(
     stepwise: StepwiseActivation | None, *, gated: bool, fused: bool, mlp: str = "plain"
 ) -> tuple[float, float]:
-    """Counts the activation's reads and writes per inner value, forward and backward.
+    """Returns the activation's reads and writes per inner value, forward and backward.
 
-    Where transformers computes an activation step by step, each kernel reads one or two values and writes one. Other
-    eager activations are one kernel and the gate's product, with casts and copies around them.
+    If transformers computes an activation step by step, each kernel reads one or two values and writes one. Other eager
+    activations are one kernel and the gate's product, with casts and copies around them.
     """
     if mlp == "quack":
         return PRODUCT_GELU

@@ -1,4 +1,4 @@
-"""Seconds of one block: its products, attention and element-wise passes, and what checkpointing repeats of them."""
+"""Seconds of one block: products, attention and element-wise passes, and the parts that checkpointing repeats."""
 
 import dataclasses
 
@@ -21,12 +21,12 @@ class LayerSeconds:
     again: Array
     """Seconds of the parts that checkpointing recomputes in the backward pass."""
     attention: Array
-    """Seconds between the query-key-value product and the output product; they are part of the three fields above."""
+    """Seconds between the query-key-value product and the output product, a part of the three fields above."""
 
 
 def layer_seconds(columns: Columns) -> LayerSeconds:
-    """Returns the seconds of one block, the mean over a model's: products by roofline, attention, element-wise passes.
-    The caller adds the launch floor.
+    """Returns the seconds of one block, mean over a model's blocks: products by roofline, attention, element-wise
+    passes. The caller adds the host's lower limit.
     """
     tokens = columns.tokens
     attention, attention_backward = blocks.mean(columns, lambda kind: kind.attention_s(columns, tokens))
@@ -46,21 +46,21 @@ def layer_seconds(columns: Columns) -> LayerSeconds:
 
 
 def _again_seconds(c: Columns, tokens: Array, attention: Array, products: Array, passes: Array) -> tuple[Array, Array]:
-    """Returns the seconds that a block's backward pass spends on recomputation, in total and for attention alone, given
-    the seconds of its forward pass.
+    """Returns the seconds of a block's backward pass for recomputation, total and for attention alone, given the
+    seconds of the forward pass.
     """
     forward = products + attention + passes
     (last,) = blocks.mean(c, lambda kind: (kind.last_product_s(c, tokens),))
     last_product = np.where(costs_of(c).stops_early(c), last, 0.0)
     recomputed_s = (forward - last_product) * checkpointed_share(c)
-    # Selective: Megatron-LM recomputes the attention core (arXiv 2205.05198, section 5), as fused attention does
-    # anyway. This project's engines keep the outputs of products and fused attention, and recompute the rest
+    # Selective: Megatron-LM recomputes the attention core (arXiv 2205.05198, section 5), as fused attention does in any
+    # case. This project's engines keep the outputs of products and fused attention, and recompute the rest
     # (`engines/_kernels.py`).
     core = np.where(c.flash > 0, 0.0, attention)
     again = passes * np.where(c.compiled_calls > 0, REPEATED_PASSES, 1.0)
     again = again + (1 - c.software.checkpoint_device_share) * products
     repeated = np.where(c.software.repeats_core_alone == 0, again, 0.0)
-    # Under a budget the compiler recomputes the cheapest values first: an estimate, not measured yet.
+    # With a budget the compiler recomputes the cheapest values first: an estimate, not measured yet.
     cheapest = (1 - c.budget) ** 2 * forward
     is_full, is_selective = c.full_checkpointing > 0, c.selective_checkpointing > 0
     return (

@@ -15,7 +15,7 @@ from trainers.spec.layout_axes import CUTTING
 
 AXES = tuple(field.name for field in dataclasses.fields(Layout))
 Words = tuple[tuple[str, ...], npt.NDArray[np.int64]]
-"""The distinct words of an axis, and the index of each row's word among them."""
+"""The distinct words of an axis, and the index of each row's word."""
 
 
 class LayoutArrays:
@@ -26,7 +26,7 @@ class LayoutArrays:
 
     @classmethod
     def of(cls, layouts: Sequence[Mapping[str, str | float]]) -> "LayoutArrays":
-        """Returns the arrays with one row for each layout, given as a mapping of all `AXES`."""
+        """Returns arrays with one row per layout, each given as a mapping of all `AXES`."""
         return cls({axis: _column([layout[axis] for layout in layouts]) for axis in AXES})
 
     def engine_axes(self) -> dict[str, Array]:
@@ -39,23 +39,23 @@ class LayoutArrays:
         }
 
     def numbers(self, axis: str) -> Array:
-        """Returns the values of an axis of numbers."""
+        """Returns the values of a numeric axis."""
         values = self._values[axis]
         assert not isinstance(values, tuple), axis
         return values
 
     def parts(self, cut: Cut) -> Array:
-        """Returns the number of parts into which ranks cut that."""
+        """Returns the number of parts into which `cut` is divided over ranks."""
         return math.prod(map(self.numbers, CUTTING[cut]), start=np.ones(()))
 
     def distinct(self, axis: str) -> Words:
-        """Returns the distinct words of an axis, and the index of each row's word among them."""
+        """Returns the distinct words of an axis, and the index of each row's word."""
         values = self._values[axis]
         assert isinstance(values, tuple), axis
         return values
 
     def of_words(self, function: Callable[..., float], *axes: str) -> Array:
-        """Returns `function` of the words of `axes`, called once for each combination of distinct words."""
+        """Returns `function` of the words of `axes`, called once per combination of distinct words."""
         columns = [self._values[axis] for axis in axes]
         words = [column[0] for column in columns if isinstance(column, tuple)]
         places = [column[1] for column in columns if isinstance(column, tuple)]
@@ -66,7 +66,6 @@ class LayoutArrays:
 
 
 def words(values: Sequence[str], places: npt.NDArray[np.int64]) -> Words:
-    """Returns an axis of `LayoutArrays` whose values are `values` at `places`."""
     return tuple(values), places
 
 

@@ -1,13 +1,14 @@
-"""Rates of links that measured steps imply, those inside a node and those between nodes, apart from compute's.
+"""Derives the rates of links inside a node and between nodes from measured steps, separately from compute.
 
 The regression (`regression`) corrects errors of some tens of percent. A link ten times slower than assumed also changes
-what compute hides, so its rate is corrected and all steps are predicted anew. Each rate has a factor on its seconds,
-whose prior is a mixture: most likely the assumed rate is right, else it is off by any amount, links between nodes by
-most (spike and slab; George and McCulloch, "Variable Selection via Gibbs Sampling", 1993). The posterior is summed
-over a grid of factors. Unless some link is likely wrong, and that explains most of what was timed, none is changed.
+how much compute hides, so its rate is corrected and all steps are predicted again. Each rate has a factor on its
+seconds with a mixture prior: most probably the assumed rate is right, otherwise it is wrong by any amount, links
+between nodes by the most (spike and slab; George and McCulloch, "Variable Selection via Gibbs Sampling", 1993). The
+posterior is summed over a grid of factors. No rate changes unless some link is probably wrong, and a correction
+explains most of the timings.
 
-A step is split where it was timed so: into the seconds that a further micro-step adds and those that a step has once,
-as the exchange of gradients that accumulation shares. So one measurement tells a slow link from slow compute.
+A step is split if the parts were timed: the seconds of an additional micro-step, and the seconds once per step, such as
+the exchange of gradients after accumulation. A single measurement then distinguishes a slow link from slow compute.
 """
 
 import dataclasses
@@ -32,45 +33,45 @@ SCALED: Mapping[str, Mapping[str, float]] = {
 LINKS = ("inside", "between")
 """The rates that are corrected."""
 WRONG: Mapping[str, tuple[float, float]] = {"compute": (0.1, 0.35), "inside": (0.1, 1.5), "between": (0.2, 2.0)}
-"""Chance that each assumed rate is wrong, and the log deviation of its factor then. Estimates: devices share
-a catalogue's figures within some percent, networks differ by an order of magnitude and are often not known.
+"""(probability that an assumed rate is wrong, log deviation of its factor in this case). Estimates: devices match a
+catalogue's figures within some percent, networks differ by an order of magnitude and are often unknown.
 """
 COMMON_SIGMA: Mapping[str, float] = {"step": 0.1, "micro": 0.1, "once": 0.3}
-"""Log deviation of the error that all rows share though every rate is right, by what was timed."""
+"""Log deviation of the error that all rows share with correct rates, by kind of timing."""
 FITTING = 0.9
-"""Least share of what was timed that corrected rates must explain."""
+"""Least share of the timings that corrected rates must explain."""
 SURE = 0.7
-"""Probability of some wrong rate from which on rates are corrected."""
+"""Probability of a wrong rate from which rates are corrected."""
 COMMON_STEPS = np.linspace(-2.4, 2.4, 7)
-"""Common errors that are tried, in deviations."""
+"""Common errors to try, in deviations."""
 STALL_CHANCE = 0.003
-"""Chance that a measurement is a stall of the machine; rarer than a slow link."""
+"""Probability that a measurement is a stall of the machine; less than that of a slow link."""
 USUAL_SURPRISE = 2.0
-"""Standardized residual up to which nothing is wrong."""
+"""Standardized residual up to which a timing counts as usual."""
 ONCE_SIGMA = 0.3
-"""Least log deviation of the seconds that a step has once: the difference of two larger times."""
+"""Least log deviation of the seconds once per step, the difference of two larger times."""
 ONCE_FLOOR = (0.2, 0.005)
-"""Seconds below which what a step has once is noise, as shares of a micro-step and of the step, which are added."""
+"""The seconds once per step are noise below the sum of these shares of a micro-step and of the step."""
 LEAST = math.log(1.5)
-"""Log factor below which a link is as assumed: the regression learns such errors."""
+"""Log factor below which a link counts as assumed; the regression learns such errors."""
 SAME = 0.05
-"""Log difference of two factors that is none."""
+"""Difference of two log factors below which they count as equal."""
 MOST_ROWS = 16
-"""Most measurements that are compared: the grid is predicted for each of them."""
+"""Largest number of measurements to compare, because the grid is predicted for each of them."""
 GRIDS: Mapping[str, Array] = {
     "compute": np.array([-1.2, -0.8, -0.5, -0.25, 0.0, 0.25, 0.5, 0.8, 1.2]),
     "inside": np.arange(-2.0, 5.01, 0.5),
     "between": np.arange(-3.0, 6.01, 0.5),
 }
-"""Log factors that are tried, 0 among them; finer ones follow around the most likely."""
+"""Log factors to try, including 0; finer ones around the most probable follow."""
 FINER = np.linspace(-0.5, 0.5, 9)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class RateFactors:
-    """Log factors of the seconds of each link: 0 where the assumed rate holds, log 10 where it is ten times slower.
+    """Log factors of each link's seconds: 0 for the assumed rate, log 10 for a link that is ten times slower.
 
-    Slow compute is told apart from slow links and left to the regression, whose common error it is.
+    Slow compute is distinguished from slow links but not corrected: the regression's common error covers it.
     """
 
     inside: float = 0.0
@@ -79,11 +80,10 @@ class RateFactors:
     """Log deviation of a corrected rate between nodes."""
 
     def __bool__(self) -> bool:
-        """Returns whether any rate is corrected."""
         return any((self.inside, self.between))
 
     def is_near(self, other: "RateFactors") -> bool:
-        """Returns whether predictions by either differ too little to matter."""
+        """Returns whether predictions with the two differ too little to matter."""
         return bool(self) == bool(other) and all(
             abs(getattr(self, name) - getattr(other, name)) < SAME for name in LINKS
         )
@@ -106,15 +106,14 @@ class TimedRows:
     columns: Columns
     step_s: Array
     micro_s: Array
-    """Seconds that a further micro-step adds; NaN where a step was timed as a whole."""
+    """Seconds of an additional micro-step; NaN if only the whole step was timed."""
 
     def take(self, index: Index) -> "TimedRows":
-        """Returns the rows that `index` selects."""
         return TimedRows(columns=self.columns.take(index), step_s=self.step_s[index], micro_s=self.micro_s[index])
 
 
 def learned_factors(rows: TimedRows) -> RateFactors:
-    """Returns the factors that the measured rows imply: none where all are as predicted, up to usual errors."""
+    """Returns the factors implied by the measured rows: none if all rows are as predicted, up to usual errors."""
     devices = np.broadcast_to(devices_of(rows.columns), rows.step_s.shape)
     names = ["compute"] + ["inside"] * bool((devices > 1).any())
     names += ["between"] * bool((devices > rows.columns.devices_per_node).any())
@@ -140,8 +139,8 @@ def learned_factors(rows: TimedRows) -> RateFactors:
 
 
 def _fits(rows: TimedRows, factors: Mapping[str, Array]) -> bool:
-    """Returns whether most of each kind of what was timed is as predicted with these log factors, up to usual errors.
-    Where it is not, something else is wrong with the predictions, and no rate is to blame.
+    """Returns whether most timings of each kind are as predicted with these log factors, up to usual errors. If not,
+    another part of the predictions is wrong and rates must not change.
     """
     return all(
         (np.abs(timed.off) <= USUAL_SURPRISE * np.hypot(timed.sigma, timed.common)).mean() >= FITTING
@@ -150,7 +149,7 @@ def _fits(rows: TimedRows, factors: Mapping[str, Array]) -> bool:
 
 
 def _wrong_rates(grids: Mapping[str, Array], chances: Array) -> tuple[str, ...]:
-    """Returns the rates that are most likely wrong, together; none where it is not likely that any is."""
+    """Returns the set of rates that is most probably wrong; empty if probably none is."""
     off = np.meshgrid(*(grid != 0.0 for grid in grids.values()), indexing="ij")
     patterns = np.sum([2**place * mask for place, mask in enumerate(off)], axis=0)
     shares = np.bincount(patterns.reshape(-1), weights=chances.reshape(-1), minlength=2 ** len(grids))
@@ -188,7 +187,7 @@ def _log_prior(name: str) -> Array:
 
 
 def _posterior(rows: TimedRows, grids: Mapping[str, Array], log_priors: Mapping[str, Array]) -> Array:
-    """Returns the probability of each combination of log factors, an axis a rate."""
+    """Returns the probability of each combination of log factors, one axis per rate."""
     mesh = np.meshgrid(*grids.values(), indexing="ij")
     log = np.sum(np.meshgrid(*(log_priors[name] for name in grids), indexing="ij"), axis=0)
     factors = {name: values.reshape(-1, 1) for name, values in zip(grids, mesh, strict=True)}
@@ -200,18 +199,18 @@ def _posterior(rows: TimedRows, grids: Mapping[str, Array], log_priors: Mapping[
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class _Compared:
-    """Timed seconds beside their prediction, [combinations of factors, rows]."""
+    """Timed seconds against predictions, [combinations of factors, rows]."""
 
     off: Array
     """log(measured / predicted)."""
     sigma: Array
-    """Its deviation from row to row."""
+    """Deviation of `off` between rows."""
     common: float
     """Deviation of the error that all rows share."""
 
     @property
     def log_likelihood(self) -> Array:
-        """Log likelihood of each combination: the common error is summed out, and any row may be a stall."""
+        """Log likelihood of each combination, summed over the common error; any row may be a stall."""
         stalled = STALL_CHANCE * _density(self.off, np.asarray(STALL_SIGMA))
         shares = np.exp(-0.5 * COMMON_STEPS**2)
         total = np.zeros(self.off.shape[:-1])
@@ -226,8 +225,8 @@ def _density(off: Array, sigma: Array) -> Array:
 
 
 def _compared(rows: TimedRows, factors: Mapping[str, Array]) -> list[_Compared]:
-    """Returns the rows' whole steps beside their predictions under log `factors` [combinations, 1], or where they are
-    known what a micro-step adds and what a step has once.
+    """Returns the rows' timings against predictions with log `factors` [combinations, 1]: whole steps or, if timed, the
+    seconds per micro-step and once per step.
     """
     engine = np.broadcast_to(rows.columns.engine, rows.step_s.shape)
     parts: dict[str, list[tuple[Array, Array]]] = {}
@@ -249,7 +248,7 @@ def _compared(rows: TimedRows, factors: Mapping[str, Array]) -> list[_Compared]:
 
 
 def _timed(rows: TimedRows, columns: Columns, *, is_split: bool) -> dict[str, tuple[Array, Array]]:
-    """Returns (log error, deviation) of what was timed of rows of one engine, by its kind."""
+    """Returns (log error, deviation) of the timings of one engine's rows, by kind of timing."""
     step = step_time(columns)
     if not is_split:
         return {"step": _error(rows.step_s, step.total_s, zero_shot_sigma(columns, step))}
@@ -270,7 +269,7 @@ def _error(measured_s: Array, predicted_s: Array, sigma: Array) -> tuple[Array, 
 
 
 def _split(columns: Columns, step: StepTime) -> tuple[StepTime, StepTime]:
-    """Returns the parts of a step (that it has once, that each micro-step adds)."""
+    """Returns the parts of a step (seconds once per step, seconds of each micro-step)."""
     longer = Columns.of({**columns.arrays(), "grad_accum": columns.grad_accum + 1})
     more = step_time(longer)
     names = [field.name for field in dataclasses.fields(StepTime)]
@@ -280,7 +279,7 @@ def _split(columns: Columns, step: StepTime) -> tuple[StepTime, StepTime]:
 
 
 def _scaled(columns: Columns, factors: Mapping[str, Array]) -> Columns:
-    """Returns the rows with rates slower by the exponentials of log `factors`."""
+    """Returns the rows with each rate slowed by the exponential of its log factor."""
     arrays = columns.arrays()
     for rate, log_factor in factors.items():
         for name, power in SCALED[rate].items():

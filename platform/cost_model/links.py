@@ -1,7 +1,7 @@
 """The links that groups of ranks and neighbouring pipeline stages use, and how many of them share a node's ports.
 
-Ranks are numbered along `MESH`; a node has consecutive ranks. The members of a group are `stride` ranks apart, so
-`ranks` x `stride` consecutive ranks are `stride` groups.
+Ranks are numbered along `MESH`; a node has consecutive ranks. The members of a group are `stride` ranks apart, so that
+`ranks` x `stride` consecutive ranks form `stride` groups.
 """
 
 import dataclasses
@@ -14,36 +14,33 @@ from trainers.spec.layout_axes import CUTTING
 
 
 def devices_of(c: Columns) -> Array:
-    """Returns the number of all ranks."""
     return c.ranks(NUMBERING)
 
 
 SHARING = ("dp", *CUTTING["tokens"])
-"""Degrees whose ranks hold the same parameters, or share them out."""
+"""Degrees whose ranks hold or share the same parameters."""
 
 
 def inside(c: Columns, *degrees: str) -> Array:
-    """Returns how many ranks the members of a group along these degrees, which are neighbours in the mesh, are apart:
-    as many as the degrees further inside have.
+    """Returns the distance in ranks between neighbouring members of a group along these degrees (neighbours in the
+    mesh): the product of the degrees further inside.
     """
     return c.ranks(name for name in reversed(MESH[max(map(MESH.index, degrees)) + 1 :]) if name in NUMBERING)
 
 
 def spans(c: Columns, *degrees: str) -> Mask:
-    """Returns the rows in which at least one of the groups along these degrees has members in several nodes."""
+    """Returns the rows in which a group along these degrees has members in several nodes."""
     return spans_nodes(c, c.ranks(degrees), inside(c, *degrees))
 
 
 def spans_nodes(c: Columns, ranks: Array, stride: Array | float) -> Mask:
-    """Returns the rows in which at least one of the groups has members in several nodes: the ranks of a node are not a
-    whole number of groups' blocks.
-    """
+    """Returns the rows with a group in several nodes: `ranks` x `stride` does not divide the ranks of a node."""
     return (ranks > 1) & (devices_of(c) > c.devices_per_node) & (c.devices_per_node / (ranks * stride) % 1 != 0)
 
 
 def groups_at_a_node(c: Columns, ranks: Array, stride: Array | float) -> Array:
-    """Returns the number of groups, of those that span nodes, that have members in the same node, for the node with
-    most: a node between two others may have the end of one block and the beginning of the next.
+    """Returns the largest number of node-spanning groups with members in one node. A node between two others may have
+    the end of one block of groups and the beginning of the next.
     """
     aligned = ranks * stride / c.devices_per_node % 1 == 0
     blocks = np.where(aligned | (devices_of(c) <= 2 * c.devices_per_node), 1.0, 2.0)
@@ -52,7 +49,7 @@ def groups_at_a_node(c: Columns, ranks: Array, stride: Array | float) -> Array:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Ring:
-    """A group of ranks that communicate with each other, with the figures of the slowest of their links."""
+    """A group of ranks that communicate with each other, with the figures of its slowest links."""
 
     ranks: Array
     in_node: Array
@@ -70,7 +67,7 @@ class Ring:
 
     @classmethod
     def of(cls, c: Columns, ranks: Array, *, stride: Array | float) -> "Ring":
-        """Returns the ring of `ranks` that are `stride` ranks apart, beside the other groups of that kind."""
+        """Returns the ring of `ranks` that are `stride` ranks apart, next to the other groups of the same kind."""
         spans, groups = spans_nodes(c, ranks, stride), groups_at_a_node(c, ranks, stride)
         return cls(
             ranks=ranks,
@@ -90,11 +87,10 @@ class Ring:
         return gather_s(num_bytes, self.ranks, self.in_node, self.bandwidth, self.latency, self.inter_hop)
 
     def exchange_s(self, num_bytes: Array) -> Array:
-        """Returns the seconds of an all-to-all in which each rank sends `num_bytes`, as many to each rank."""
+        """Returns the seconds of an all-to-all in which each rank sends `num_bytes`, in equal parts to all ranks."""
         return exchange_s(num_bytes, self.ranks, self.in_node, self.intra_bandwidth, self.bandwidth, self.latency)
 
     def all_reduce_s(self, num_bytes: Array) -> Array:
-        """Returns the seconds of an all-reduce of `num_bytes`."""
         return all_reduce_s(num_bytes, self.ranks, self.in_node, self.bandwidth, self.latency, self.inter_hop)
 
 
@@ -105,22 +101,22 @@ class Boundaries:
     spans: Mask
     """The rows with boundaries between nodes."""
     share: Array
-    """Share of the boundaries that lie between nodes, in those rows."""
+    """Share of boundaries between nodes, in rows with such boundaries."""
     adjacent: Mask
-    """The rows in which two boundaries lie around some node, of one stage or of two that share its ports: all but two
-    nodes that are joined by one. An interleaved schedule sends from the last stage to the first too.
+    """The rows in which a node has two boundaries, of one stage or of two stages that share its ports: all except two
+    nodes with one boundary between them. An interleaved schedule also sends from the last stage to the first.
     """
     bandwidth: Array
-    """Bytes per second of one rank across a boundary between nodes. All senders of a node share its ports; they are at
-    most as many as a stage has ranks, of however many stages.
+    """Bytes per second of one rank across a boundary between nodes. All senders of a node share its ports; there are at
+    most as many senders as ranks in a stage.
     """
 
     @classmethod
     def of(cls, c: Columns) -> "Boundaries":
-        """Returns the boundaries of each row. An interleaved schedule sends from the last stage to the first too."""
+        """Returns the boundaries of each row. An interleaved schedule also sends from the last stage to the first."""
         width, per_node = inside(c, *CUTTING["depth"]), c.devices_per_node
         nodes, around = np.ceil(devices_of(c) / per_node), np.where(c.axes["virtual"] > 1, 1.0, 0.0)
-        # Where nodes end within stages, two boundaries lie around each end.
+        # If nodes end within stages, there are two boundaries around each end.
         fits = per_node / width % 1 == 0
         ends = (nodes - 1) * np.where(fits, 1.0, 2.0)
         inner = c.parts("depth") - 1

@@ -1,4 +1,4 @@
-"""Finds axes on which the best point has the largest or smallest value that was listed, with the point beyond it."""
+"""Finds axes on which the best point has the largest or smallest listed value, with the next point beyond."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,28 +11,28 @@ from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
 
 _NUMBERS = {name: axis.least for name, axis in axes_of(Layout).items() if axis.least is not None}
-"""The least value of each axis whose values are numbers that may go on."""
+"""The least value of each numeric axis whose values can be extended."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ListedEnd:
-    """An axis on which the best point lies at an end of the listed values, and the point with the value beyond."""
+    """An axis on which the best point has the end value of the list, and the point with the next value beyond."""
 
     axis: str
     value: int
     beyond: int
-    """Twice the value at its largest end, half of it at its smallest."""
+    """Twice the value at the largest end, half of it at the smallest."""
     layout: Layout
     batch: BatchPoint
 
     @property
     def words(self) -> str:
-        """The axis with its value, and which end it is."""
+        """Text with the axis, its value and the end."""
         return f"{self.axis} {self.value} is the {'largest' if self.beyond > self.value else 'smallest'} value listed"
 
     @property
     def option(self) -> str:
-        """The option that asks for the value beyond."""
+        """The command-line option that adds the next value."""
         return f"--set {self.axis}={self.value},{self.beyond}"
 
 
@@ -44,11 +44,11 @@ def listed_ends(
     listed: Mapping[Layout, Sequence[int]],
     refuses: Callable[[Layout], str | None],
 ) -> tuple[ListedEnd, ...]:
-    """Returns the axes on which `layout` at `micro_batch` has the end value of those that `listed` has, where the value
-    beyond that end can run apart from memory.
+    """Returns the axes on which `layout` at `micro_batch` has the end value of the values in `listed`, if the next
+    value beyond could run (without regard to memory).
 
-    `listed` holds the micro-batches of every layout that may be tried; `refuses` says why a layout cannot run. An axis
-    with a single value was fixed, and has no end.
+    `listed` holds the micro-batches of every layout to try; `refuses` returns the reason why a layout cannot run. An
+    axis with a single value was fixed by the user and has no end.
     """
     ends: list[ListedEnd] = []
     for axis, value, beyond in _ends(layout, micro_batch, listed):
@@ -63,7 +63,7 @@ def listed_ends(
 
 
 def _ends(layout: Layout, micro_batch: int, listed: Mapping[Layout, Sequence[int]]) -> Iterator[tuple[str, int, int]]:
-    """Yields (axis, value, value beyond) of each end."""
+    """Yields (axis, value, next value) for each end."""
     values_by_axis = {axis: (getattr(layout, axis), {getattr(other, axis) for other in listed}) for axis in _NUMBERS}
     values_by_axis[MICRO_BATCH] = (micro_batch, set(listed.get(layout, ())))
     for axis, (value, values) in values_by_axis.items():

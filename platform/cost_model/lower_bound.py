@@ -1,12 +1,12 @@
 """Lower bound of the peak memory per rank of one batch point, never above the true value.
 
-The search skips a batch point when this bound alone exceeds the device or the cap. The bound therefore counts only
+The search skips a batch point if this bound alone exceeds the device or the cap. The bound therefore counts only
 tensors that must be held at one instant, and leaves out everything that an engine might free, fuse or recompute:
 allocator and context overhead, communication buffers, optimizer temporaries, dropout masks, normalisation statistics.
 
 Sources: ZeRO (arXiv 1910.02054, section 3.1) for the bytes of parameters, gradients and Adam states; "Reducing
-Activation Recomputation" (arXiv 2205.05198, section 4.1) for the tensors that a transformer block saves, of which only
-those that a matrix product reads or writes count here, because a compiler may recompute the others.
+Activation Recomputation" (arXiv 2205.05198, section 4.1) for the saved tensors of a transformer block. Only tensors
+that a matrix product reads or writes count, because a compiler may recompute the others.
 """
 
 import dataclasses
@@ -24,12 +24,12 @@ GIB = float(2**30)
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class LowerBound:
-    """Parts of the lower bound, in GiB, all held at the same instant of `phase` on the largest rank."""
+    """Parts of the lower bound, GiB, all held at the same instant of `phase` on the largest rank."""
 
     phase: str
     """"loss" (end of the forward pass), "block_backward" (one block's backward pass) or "optimizer"."""
     states_gib: float
-    """Parameters as the engine stores them, master copies and optimizer states."""
+    """Parameters as stored by the engine, master copies and optimizer states."""
     gradients_gib: float
     copies_gib: float
     """Low-precision or unsharded copies of parameters."""
@@ -38,12 +38,11 @@ class LowerBound:
 
     @property
     def total_gib(self) -> float:
-        """Sum of all parts."""
         return self.states_gib + self.gradients_gib + self.copies_gib + self.activations_gib + self.logits_gib
 
     @property
     def sentence(self) -> str:
-        """Text such as "at least 105.3 GiB per rank: states 79.0, gradients 26.3", without empty parts."""
+        """Text such as "at least 105.3 GiB per rank: states 79.0, gradients 26.3"; empty parts are left out."""
         parts = [
             f"{name} {value:.1f}"
             for name, value in (
@@ -61,12 +60,12 @@ class LowerBound:
 NOTHING_CERTAIN = LowerBound(
     phase="loss", states_gib=0.0, gradients_gib=0.0, copies_gib=0.0, activations_gib=0.0, logits_gib=0.0
 )
-"""The lower bound of an engine that the model does not know."""
+"""The lower bound for an engine that the model does not know."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class _Rank:
-    """One rank of a pipeline, with its least memory; without a pipeline, every rank."""
+    """One rank of a pipeline, with its least memory; every rank if there is no pipeline."""
 
     blocks: float
     outside: float
@@ -80,7 +79,7 @@ class _Rank:
 
 def _ranks(recipe: Recipe, layout: Layout, batch: BatchPoint) -> Iterator[_Rank]:
     model = recipe.model
-    # A compiler under a budget may keep no more than full checkpointing does.
+    # A compiler with a budget may keep no more than full checkpointing does.
     every = layout.checkpoint_every if layout.activation_budget == 1 else 1
     stages = stages_of(recipe, layout)
     table = model.vocab_size * model.hidden_size
@@ -111,8 +110,8 @@ def _ranks(recipe: Recipe, layout: Layout, batch: BatchPoint) -> Iterator[_Rank]
 def _activation_bytes(recipe: Recipe, layout: Layout, batch: BatchPoint, rank: _Rank) -> tuple[float, float]:
     """Returns the bytes (all blocks of `rank`, one block) that the backward pass needs for one micro-batch.
 
-    A block keeps what its matrix products read or write; eager attention saves the probabilities too (arXiv 2205.05198,
-    section 4.1, without everything that a compiler can recompute). A checkpointed block keeps its input.
+    A block keeps the inputs and outputs of its matrix products; eager attention also saves the probabilities (arXiv
+    2205.05198, section 4.1, without everything that a compiler can recompute). A checkpointed block keeps its input.
     """
     model, size = recipe.model, Sizes.of(recipe).compute
     tokens = batch.micro_batch * recipe.seq_len / layout.parts("tokens") / layout.parts("width")
@@ -121,7 +120,7 @@ def _activation_bytes(recipe: Recipe, layout: Layout, batch: BatchPoint, rank: _
     if layout.attention == "eager" and layout.compile == "none" and layout.parts("tokens") == 1:
         probabilities = float(model.num_heads) * recipe.seq_len
     one_block = tokens * size * (width + probabilities)
-    # What comes before the first adapter has no gradient.
+    # Layers before the first adapter have no gradient.
     saving = max(0.0, rank.blocks - rank.checkpointed - (1 if recipe.adapter_rank else 0))
     saved = rank.checkpointed * tokens * size * model.hidden_size + saving * one_block
     return saved, one_block
@@ -157,12 +156,12 @@ def _rank_bound(recipe: Recipe, layout: Layout, batch: BatchPoint, rank: _Rank) 
     unit_copies = block * bytes_each.unit_copies
     logits = 0.0
     if layout.loss == "plain" and rank.has_loss:
-        # The gradient exists besides the logits from which it is computed, unless a compiler writes it in place.
+        # The gradient exists in addition to the logits, unless a compiler writes it in place.
         alive = 1 if layout.compile == "model" else 2
         logits = tokens * (model.vocab_size / width) * compute * alive
-    # The last checkpointed block comes first in the backward pass only where every block is checkpointed.
+    # The last checkpointed block is first in the backward pass only if every block is checkpointed.
     backward_block = one_block - input_bytes if layout.checkpoint_every == 1 and rank.blocks else 0.0
-    # Gradients are held from the second backward pass on, when one micro-batch fewer may remain to start.
+    # Gradients are held from the second backward pass on, when possibly one micro-batch fewer remains to start.
     first, second = (of_micro_batch * count for count in (rank.in_flight, min(rank.in_flight, batch.grad_accum - 1)))
     passes = [(first, 0.0), (second, held)] if layout.parts("depth") > 1 else [(first, held)]
 

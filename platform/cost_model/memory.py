@@ -1,4 +1,4 @@
-"""Peak memory of the largest rank by phase, computed from columns, and the lower bound by which the search prunes.
+"""Peak memory of the largest rank by phase, computed from columns, and the lower bound for pruning (`lower_bound`).
 
 Sources: activations of a block, tensor by tensor: arXiv 2205.05198, section 4.1; micro-batches in flight: arXiv
 2104.04473, section 2.2. Each engine's file in `engines` states its memory for parameters and gradients.
@@ -31,29 +31,29 @@ HELD_AT_FAILURE = constants.number("memory", "HELD_AT_FAILURE")
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class PeakMemory:
-    """GiB on the rank with the highest peak, and the phase and stage of that peak."""
+    """GiB on the rank with the highest peak, and the phase and stage of the peak."""
 
     allocated_gib: Array
     device_gib: Array
-    """Memory that nvidia-smi shows: allocated with fragmentation, context and communicators."""
+    """Memory as nvidia-smi shows it: allocated with fragmentation, context and communicators."""
     first_allocated_gib: Array
     first_device_gib: Array
-    """`device_gib` of a pipeline's first rank, whose memory most software prints."""
+    """`device_gib` of a pipeline's first rank, which most software reports."""
     needed_gib: Array
     """Memory that must fit: allocated, context and communicators. The allocator returns cached blocks before it fails,
-    so fragmentation slows a run down (outcome "thrash") before it ends the run.
+    so fragmentation makes a run slow (outcome "thrash") before it ends the run.
     """
     pooled_gib: Array
     """`needed_gib` plus the blocks that the allocator's pools cannot share: a block stays with the stream that
     allocated it (PyTorch, `CUDACachingAllocator.cpp`). FSDP2 allocates sharded gradients on its reduction stream;
-    unsharded sums are freed into another stream's pool. With less memory, blocks are freed and allocated anew at each
+    unsharded sums are freed into another stream's pool. With less memory, blocks are freed and allocated again at each
     step: one H200, 114 to 125 GiB allocated, 139 reserved and 12 retries; four, 8.7 more reserved than allocated (this
     project).
     """
     phase: Array
     """Index into `PHASES`."""
     binding_rank: Array
-    """0 is the first pipeline stage, 1 a middle one, 2 the last; 0 without a pipeline."""
+    """0 for the first pipeline stage, 1 for a middle one, 2 for the last; 0 without a pipeline."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,18 +69,17 @@ class MemoryParts:
 
     @property
     def total(self) -> Array:
-        """Memory of all kinds."""
         return self.resident + self.copies + self.activations + self.logits
 
     @property
     def resident(self) -> Array:
-        """Memory held through the whole step, in few large blocks."""
+        """Memory held during the whole step, in a few large blocks."""
         return self.states + self.gradients
 
 
 def _block_bytes(c: Columns) -> tuple[Array, Array, Array]:
-    """Returns bytes of one block for one micro-batch, the mean over a model's: (all that it saves, its input alone,
-    transients of its backward pass).
+    """Returns bytes of one block for one micro-batch, mean over a model's blocks: (everything that it saves, only its
+    input, transients of its backward pass).
     """
     held = _held_gathered(c)
     saved, transient = blocks.mean(c, lambda kind: kind.saved_bytes(c, held))
@@ -92,10 +91,12 @@ def _block_bytes(c: Columns) -> tuple[Array, Array, Array]:
 
 
 def _held_gathered(c: Columns) -> Array:
-    """Returns the share of gathered inputs that are held unsharded: autograd saves them, or a stack keeps them.
-    In such a stack a collective's memory belongs to its stream until the device has run it. Where the device waits for
-    its host, these blocks are free for the next collective (`CUDACachingAllocator.cpp`), but for the passes that begin
-    a pipeline, which nothing holds up: of `pp` micro-batches in flight all but the first and the last.
+    """Returns the share of gathered inputs that stay unsharded, because autograd saves them or the stack keeps them.
+
+    If the stack keeps them, a collective's memory belongs to its stream until the device has run it. If the device
+    waits for its host, these blocks are free for the next collective (`CUDACachingAllocator.cpp`), except in the passes
+    at the start of a pipeline, which run without waiting: of `pp` micro-batches in flight all but the first and the
+    last.
     """
     saved = c.software.saves_gathered
     if not np.any(c.software.keeps_gathered > 0):
@@ -113,7 +114,7 @@ class _Activations:
     again: Array
     """Recomputed activations and transients while one block's backward pass runs."""
     of_stage: Array
-    """Bytes saved for each micro-batch in flight besides those of the blocks."""
+    """Bytes saved for each micro-batch in flight in addition to the blocks' bytes."""
 
 
 def _activations(c: Columns) -> _Activations:
@@ -121,7 +122,8 @@ def _activations(c: Columns) -> _Activations:
     saved = np.maximum(c.budget * everything, saved_input)
     full, spans = c.full_checkpointing > 0, c.software.checkpoint_blocks
     share = np.where(full, checkpointed_share(c), 0.0)
-    # What a rank sends, in the type of the residual stream, is kept until its gradient comes (torch's `fwd_cache`).
+    # A rank keeps the values that it sends, in the type of the residual stream, until their gradient arrives (torch's
+    # `fwd_cache`).
     sent = np.where((c.own_mesh > 0) & c.is_piped, residual_bytes(c) / c.parts("width"), 0.0)
     return _Activations(
         of_block=share * saved_input * c.software.checkpoint_device_share / spans + (1 - share) * saved,
@@ -131,8 +133,8 @@ def _activations(c: Columns) -> _Activations:
 
 
 def _logit_bytes(c: Columns) -> Array:
-    """Returns the bytes at the loss. A chunked loss sums the table's gradient in fp32; a further chunk's gradient is
-    held beside this sum.
+    """Returns the bytes at the loss. A chunked loss sums the table's gradient in fp32; from the second chunk on, the
+    chunk's gradient is held in addition.
     """
     count = c.tokens * (c.vocab / c.parts("width"))
     sums = unless_frozen(c, 4.0 * c.vocab / c.parts("width") * c.hidden)
@@ -145,7 +147,7 @@ class _Rank:
     """A rank of a pipeline's first, middle or last stage; without a pipeline the first stage is the whole model."""
 
     exists: Array
-    """1 where the pipeline has such a rank, else 0."""
+    """1 if the pipeline has this rank, else 0."""
     parameters: Array
     layers: Array
     in_flight: Array
@@ -163,12 +165,12 @@ def _ranks(c: Columns, stages: Stages, owned: Array) -> tuple[_Rank, _Rank, _Ran
 
     def in_flight(rank: Array | float) -> Array:
         """Returns the micro-batches in flight on the pipeline's `rank`. An interleaved schedule counts them per virtual
-        stage, here divided by the number of virtual stages (Megatron-LM, `schedules.py`: the warm-up of its interleaved
-        schedule).
+        stage; the count is divided by the number of virtual stages (Megatron-LM, `schedules.py`: the warm-up of its
+        interleaved schedule).
         """
         begun = num_ranks - rank
         chunks = 2 * (begun - 1) + (c.axes["virtual"] - 1) * num_ranks + 1
-        # For published runs this holds for the first rank only: some start fewer micro-batches (arXiv 2407.21783,
+        # In published runs this holds only for the first rank: some start fewer micro-batches (arXiv 2407.21783,
         # section 3.3.2).
         interleaved = (c.axes["virtual"] > 1) & ((c.largest_blocks > 0) | (np.asarray(rank) == 0))
         return np.minimum(np.where(interleaved, chunks / c.axes["virtual"], begun), c.grad_accum)
@@ -205,8 +207,9 @@ def _ranks(c: Columns, stages: Stages, owned: Array) -> tuple[_Rank, _Rank, _Ran
 
 
 def _instants(c: Columns) -> Iterator[tuple[int, int, Array, MemoryParts]]:
-    """Yields (rank, phase, bytes of single tensors larger than all earlier ones, bytes held) for each instant that may
-    be the peak: each phase on a pipeline's first, middle and last stage. Stages that do not exist hold nothing.
+    """Yields (rank, phase, bytes of single large tensors, bytes held) for each instant that may be the peak: each phase
+    on a pipeline's first, middle and last stage. Large tensors are larger than all earlier ones. Missing stages hold
+    nothing.
     """
     engine, stages = costs_of(c), stages_of(c)
     owned, _ = rank_parameters(c, stages)
@@ -240,8 +243,8 @@ def _phases(
     buckets: Array,
     lookup: Array,
 ) -> Iterator[tuple[Array, MemoryParts]]:
-    """Yields (bytes of single large tensors, bytes held) in each of `PHASES` on one rank, whose `parameters` are those
-    that train; `states` are the bytes of all parameters and states.
+    """Yields (bytes of single large tensors, bytes held) in each of `PHASES` on one rank, whose `parameters` are the
+    trained ones; `states` are the bytes of all parameters and states.
     """
     exists = rank.exists
     owned = rank.parameters * exists
@@ -264,25 +267,25 @@ def _phases(
 
 
 def num_groups(degrees: Mapping[str, Array]) -> Array:
-    """Counts the communicators of a rank by its degrees: a pipeline adds a second one for its tied ends and, with
-    tensor parallelism, one over both axes.
+    """Returns the number of communicators of a rank from its degrees. A pipeline adds a second one for its tied ends
+    and, with tensor parallelism, one over both axes.
     """
     piped, across = (np.any([degrees[name] > 1 for name in CUTTING[cut]], axis=0) for cut in ("depth", "width"))
     return sum((degree > 1 for degree in degrees.values()), 1.0 * piped) + (piped & across)
 
 
 def outside_gib(values: Mapping[str, float]) -> float:
-    """Returns the device memory that the allocator does not see, for one row of `Columns`."""
+    """Returns the device memory outside the allocator for one row of `Columns`."""
     degrees = {name: np.asarray(values[name]) for name in DEGREES}
     return values["context_gib"] + COMMUNICATOR_GIB * float(num_groups(degrees))
 
 
 def peak_memory(c: Columns) -> PeakMemory:
-    """Returns the peak of each row: its instant with the most memory."""
+    """Returns the peak of each row: the instant with the most memory."""
     peak, saved, keeps = _peak(c), c.software.saves_gathered, c.software.keeps_gathered > 0
     if not np.any(keeps):
         return peak
-    # Before the allocator fails it waits for all streams and gives unused segments back (`release_cached_blocks`).
+    # Before it fails, the allocator waits for all streams and returns unused segments (`release_cached_blocks`).
     certain = np.where(keeps, np.maximum(saved, HELD_AT_FAILURE), saved)
     software = dataclasses.replace(c.software, saves_gathered=certain, keeps_gathered=np.zeros(()))
     must_fit = _peak(dataclasses.replace(c, software=software))

@@ -1,4 +1,4 @@
-"""Costs of tensor, pipeline and context parallelism under any engine."""
+"""Costs of tensor, pipeline and context parallelism with any engine."""
 
 import dataclasses
 
@@ -18,13 +18,13 @@ class Stages:
     """Blocks of a pipeline's ranks, summed over each rank's virtual stages."""
 
     largest: Array
-    """Blocks of the rank that has most."""
+    """Blocks of the rank with the most."""
     first: Array
     last: Array
 
 
 def blocks_of_ranks(model: ModelSpec, seq_len: int, layouts: LayoutArrays) -> dict[str, Array]:
-    """Returns the columns of `Stages`, as this project's trainers split the model."""
+    """Returns the columns of `Stages` as this project's trainers split the model."""
     pp, virtual = np.broadcast_arrays(layouts.parts("depth"), layouts.numbers("virtual"))
     if np.all(pp == 1):
         return {name: np.asarray(float(model.num_layers)) for name in STAGE_COLUMNS}
@@ -48,9 +48,11 @@ def _rank_blocks(model: ModelSpec, seq_len: int, checkpointing: str, pp: int, vi
 
 
 def stages_of(columns: Columns) -> Stages:
-    """Returns the ranks' blocks where they are stated. For published runs they are not: the split is even where the
-    pipeline degree divides the blocks; else embedding and head count as one block each, where that makes the split even
-    (DeepSpeed's `partition_method="type:transformer|embedding"`); else some ranks have one block more.
+    """Returns the ranks' blocks, as stated or estimated.
+
+    Published runs do not state them. The split is even if the pipeline degree divides the blocks. Otherwise embedding
+    and head count as one block each, if the split is then even (DeepSpeed's
+    `partition_method="type:transformer|embedding"`). Otherwise some ranks have one more block.
     """
     layers, pp = columns.layers, columns.pp
     even = layers % pp == 0
@@ -89,27 +91,27 @@ def rank_parameters(columns: Columns, stages: Stages) -> tuple[Array, Array]:
 
 
 def first_outside(c: Columns) -> Array:
-    """Returns the parameters outside the blocks on a pipeline's first rank: all of them where the table is tied, else
-    all except the head's.
-    """
+    """Returns the parameters outside the blocks on a pipeline's first rank: without the head's, unless it is tied."""
     return np.where(c.tied > 0, c.embedding_parameters, c.embedding_parameters - c.table_parameters) / c.tp
 
 
 def tensor_s(c: Columns, boundary: Array, full: Mask) -> Array:
-    """Returns the seconds of tensor-parallel collectives of one block and micro-batch: two all-reduces of the residual
-    per pass (Megatron-LM, arXiv 1909.08053, section 3). With sequence parallelism the same volume is gathered and
-    scattered (arXiv 2205.05198, 4.2.2); between nodes this uses the whole ring, where an all-reduce may use a tree.
-    Compute and collectives wait for each other, except for a stack's overlap.
+    """Returns the seconds of tensor-parallel collectives of one block and micro-batch.
 
-    This project's blocks gather twice and scatter twice in each pass, by collectives of their own. Recomputation
-    gathers both inputs again, that of a whole block scatters attention's output again too. Compiled code has as many.
+    Each pass has two all-reduces of the residual (Megatron-LM, arXiv 1909.08053, section 3). With sequence parallelism
+    the same volume is gathered and scattered (arXiv 2205.05198, 4.2.2); between nodes this uses the whole ring, whereas
+    an all-reduce may use a tree. Compute and collectives wait for each other, except for a stack's overlap.
+
+    This project's blocks gather twice and scatter twice in each pass, in separate collectives. Recomputation repeats
+    both gathers; recomputing a whole block also repeats the scatter of attention's output. Compiled code has equally
+    many.
     """
     ring = Ring.along(c, *CUTTING["width"])
     reduced = ring.all_reduce_s(boundary)
     around = (c.sequence_parallel > 0) & (ring.ranks > ring.in_node)
     exchange_s = np.where(around, np.maximum(2 * ring.gather_s(boundary), reduced), reduced)
     apart = 8.0 + np.where(full, 3.0 * checkpointed_share(c), 2.0 * c.selective_checkpointing)
-    # A gather of casts moves a byte a value, its scatter still 16 bits.
+    # A gather of casts moves one byte per value; the scatter still moves 16 bits.
     exchange_s = exchange_s * np.where(cast_ranks(c) > 1, (1 + 1 / c.compute_bytes) / 2, 1.0)
     total = np.where(c.own_mesh > 0, apart * ring.gather_s(boundary), exchange_s * np.where(full, 6.0, 4.0))
     return total * (1 - c.software.tensor_overlap)
@@ -124,13 +126,14 @@ def cast_ranks(c: Columns) -> Array:
 
 
 def vocabulary_s(c: Columns, boundary: Array, residual: Array) -> Array:
-    """Returns the seconds of the collectives of a micro-batch around a vocabulary that tensor-parallel ranks share: the
-    embedding's output and the gradient of the head's input are all-reduced (Megatron-LM, arXiv 1909.08053, section 3),
-    and so are each token's largest logit, its label's logit and its sum of exponentials. In a pipeline the last stage,
-    which has the head, does not have the embedding.
+    """Returns the seconds per micro-batch of the collectives for a vocabulary split over tensor-parallel ranks.
 
-    This project all-reduces the embedding's output, in the type of the `residual` stream, of which each rank then takes
-    its part; the gradient is gathered. The head's input is gathered and its gradient scattered. Each chunk of the loss
+    The embedding's output and the gradient of the head's input are all-reduced (Megatron-LM, arXiv 1909.08053, section
+    3), and so are each token's largest logit, its label's logit and its sum of exponentials. In a pipeline the last
+    stage has the head but no embedding.
+
+    This project all-reduces the embedding's output in the type of the `residual` stream, and each rank takes its part;
+    the gradient is gathered. The head's input is gathered and its gradient scattered. Each chunk of the loss
     all-reduces the largest logits, then both sums.
     """
     ring = Ring.along(c, *CUTTING["width"])
@@ -144,21 +147,19 @@ def vocabulary_s(c: Columns, boundary: Array, residual: Array) -> Array:
 
 
 def context_s(c: Columns, tokens: Array, full: Mask) -> Array:
-    """Returns the seconds of one block and micro-batch that `degrees` take: of context parallelism, and of others that
-    leave blocks as they are.
-    """
+    """Returns the seconds of one block and micro-batch for the `degrees` that do not split layers."""
     return sum((seconds for _, seconds in degrees.blocks_s(c, tokens, full)), np.zeros(()))
 
 
 def exchanges_s(c: Columns, boundary: Array, residual: Array, *, both_ways: bool) -> tuple[Array, Array]:
-    """Returns the seconds of (all exchanges of one micro-batch at the stage where they take longest, one stage's output
-    on its way to the next and its gradient on its way back at the boundaries' mean), for each virtual stage.
+    """Returns two times in seconds per virtual stage: all exchanges of one micro-batch at the stage with the slowest
+    ones, and the exchanges of one stage's output and its gradient, averaged over the boundaries.
 
-    A stage waits for its exchanges. `both_ways`, one with each neighbour sends and receives at once, as torch's and
-    Megatron-LM's 1F1B do (`Schedule1F1B`, `send_forward_recv_backward`); else they follow each other.
-    Megatron-LM and DeepSpeed send each value once and gather it within the tensor-parallel group (arXiv 2104.04473,
-    section 4.1; `pipe/engine.py`, `pipe_partitioned`), which sequence parallelism makes unnecessary. This project's
-    ranks send their tokens of the `residual` stream.
+    A stage waits for its exchanges. With `both_ways` an exchange sends to a neighbour and receives from it at the same
+    time, as in torch's and Megatron-LM's 1F1B (`Schedule1F1B`, `send_forward_recv_backward`); otherwise sending and
+    receiving follow each other. Megatron-LM and DeepSpeed send each value once and gather it within the tensor-parallel
+    group (arXiv 2104.04473, section 4.1; `pipe/engine.py`, `pipe_partitioned`), which is unnecessary with sequence
+    parallelism. This project's ranks send their tokens of the `residual` stream.
     """
     boundaries = Boundaries.of(c)
     sent = np.where(c.own_mesh > 0, residual, boundary) / c.tp
@@ -174,8 +175,8 @@ def exchanges_s(c: Columns, boundary: Array, residual: Array, *, both_ways: bool
 
 
 def tied_ends_s(c: Columns, sharing: Array) -> Array:
-    """Returns the seconds in which the first and the last stage add up their gradients of a tied table, a part of
-    which each of `sharing` ranks has. Within a node they are left out: its links make them short.
+    """Returns the seconds to add the first and the last stage's gradients of a tied table, of which each of `sharing`
+    ranks has a part. Within a node the time is neglected, because the links are fast.
     """
     stage = inside(c, *CUTTING["depth"])
     ends = Ring.of(c, np.full((), 2.0), stride=stage * np.maximum(c.pp - 1, 1.0))

@@ -1,4 +1,4 @@
-"""Traffic between a device and its host where states are in host memory: parameters, gradients, the optimizer step."""
+"""Traffic between a device and its host for states in host memory: parameters, gradients, the optimizer step."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ HOST_SUMS = constants.number("offload", "HOST_SUMS")
 
 
 def parameters_s(c: Columns, parameters: Array, stored_bytes: Array) -> Array:
-    """Returns the seconds to copy `parameters` of a rank to the device, each of `stored_bytes`."""
+    """Returns the seconds to copy `parameters` of a rank to the device, `stored_bytes` each."""
     return np.where(c.parameters_on_host > 0, parameters * stored_bytes / c.host_bandwidth, 0.0)
 
 

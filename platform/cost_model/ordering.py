@@ -1,4 +1,4 @@
-"""The order in which a sweep tries candidates: those that the cost model expects to be fast and to fit come first."""
+"""The order in which a sweep tries candidates: those predicted to be fast and to fit come first."""
 
 import dataclasses
 import math
@@ -20,13 +20,11 @@ from trainers.spec.cluster import Cluster
 def likely_best_first(
     candidates: Sequence[Candidate], cluster: Cluster, cap_gib: float | None, probe: Probe | None = None
 ) -> tuple[list[Candidate], Columns | None]:
-    """Returns the candidates in descending order of their best rung's predicted tokens/s times the probability that it
-    runs well.
+    """Returns the candidates, ordered by the largest predicted tokens/s of a rung times its probability of running
+    well, and their columns (see `known_columns`) in this order.
 
-    The second value is their columns (see `known_columns`) in that order.
-
-    Predictions use the figures of `probe` where the cluster has one. No candidate is left out, and equal ones keep the
-    space's order. Where nothing is predicted, all keep it.
+    Predictions use the figures of `probe` if there is one. All candidates are kept, and equal ones keep the space's
+    order. Without predictions all keep it, and the second value is None.
     """
     columns = known_columns(candidates, cluster, cap_gib, probe)
     if columns is None:
@@ -45,8 +43,10 @@ def likely_best_first(
 def known_columns(
     candidates: Sequence[Candidate], cluster: Cluster, cap_gib: float | None, probe: Probe | None = None
 ) -> Columns | None:
-    """Returns a row for each rung of each candidate, in order; None where the catalogue does not know the GPU or the
-    cost model an engine, and on CPUs except for several hosts whose links `probe` measured: there exchanges decide.
+    """Returns one row for each rung of each candidate, in order, or None without predictions.
+
+    There are none if the catalogue does not know the GPU or the cost model does not know an engine, nor on CPUs, except
+    for several hosts with links measured by `probe`, where exchanges decide.
     """
     several_hosts = probe is not None and len(probe.nodes) > 1
     if not candidates or not (cluster.device_kind == "cuda" or several_hosts):
@@ -56,7 +56,7 @@ def known_columns(
     try:
         memory_gib = min(cluster.device_memory_gib, cap_gib or cluster.device_memory_gib)
         if cluster.device_kind == "cpu":
-            memory_gib = math.inf  # the model of memory is that of GPUs
+            memory_gib = math.inf  # the memory model is for GPUs
         spec = cluster_with_probe(dataclasses.replace(cluster, device_memory_gib=memory_gib), probe)
     except InputError:
         return None

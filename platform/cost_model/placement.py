@@ -1,4 +1,4 @@
-"""Placement of a layout's ranks on a cluster, and the ranks' names."""
+"""Placement of a layout's ranks on a cluster, and names of ranks."""
 
 from collections.abc import Iterator
 
@@ -15,8 +15,8 @@ _RANKS = ("the first pipeline stage (embedding)", "a middle pipeline stage", "th
 
 
 def misplaced(recipe: Recipe, layout: Layout, cluster: ClusterSpec, *, spans_nodes: bool = False) -> str:
-    """Returns why the layout's degrees do not fit the cluster, in words that many layouts share; "" where they fit.
-    Groups of `IN_NODE` may span nodes where `spans_nodes` says so.
+    """Returns the reason why the layout's degrees do not fit the cluster, in words that many layouts share; "" if they
+    fit. With `spans_nodes`, groups of `IN_NODE` may span nodes.
     """
     return next(_reasons(recipe, layout, cluster, spans_nodes), "") or older_than_kernels(layout, cluster)
 
@@ -38,7 +38,7 @@ def _reasons(recipe: Recipe, layout: Layout, cluster: ClusterSpec, spans_nodes: 
 
 
 def older_than_kernels(layout: Layout, cluster: ClusterSpec) -> str:
-    """Returns why the cluster's devices are too old for kernels of the layout; "" where they are not."""
+    """Returns the reason why the cluster's devices are too old for kernels of the layout; "" if they are not."""
     if cluster.device.architecture in ("Hopper", "Blackwell"):
         return ""
     return next(kernels_too_new(layout, cluster.device.name), "")

@@ -1,4 +1,4 @@
-"""A cluster of the catalogue whose figures are replaced by those that `platform.probe` measured."""
+"""Replaces a catalogue cluster's figures by measurements of `platform.probe`."""
 
 import dataclasses
 import math
@@ -13,27 +13,26 @@ from trainers.spec.cluster import Cluster
 COPY_SHARE = constants.number("probed", "COPY_SHARE")
 TRAINING_SHARE = constants.number("probed", "TRAINING_SHARE")
 FASTER = 2.0
-"""Ratio of bandwidths from which on parts of a node count as nodes of their own."""
+"""Ratio of bandwidths from which parts of a node count as separate nodes."""
 Link = tuple[float, float]
-"""Bus GB/s, and seconds of latency."""
+"""(bus bandwidth in GB/s, latency in seconds)."""
 SHORTEST_S = 1e-6
-"""Least latency in seconds: lower results are errors of the formula."""
+"""Least latency, seconds; lower results are errors of the formula."""
 
 
 def cluster_with_probe(cluster: Cluster, probe: Probe | None) -> ClusterSpec:
-    """Returns the cluster of a study with the catalogue's figures of its devices, or with those of `probe` where there
-    is one.
+    """Returns a study's cluster with the figures of `probe` or, without one, of the catalogue.
 
     Raises:
-        InputError: the catalogue lacks the device.
+        InputError: the device is not in the catalogue.
     """
     spec = from_cluster(cluster)
     return spec if probe is None else with_probe(spec, probe)
 
 
 def with_probe(spec: ClusterSpec, probe: Probe) -> ClusterSpec:
-    """Returns `spec` with the probe's figures: the median device's speed, the slowest link, the least context, and as
-    nodes what its links show to be one.
+    """Returns `spec` with the probe's figures: the median device's speed, the slowest link, the least context, and the
+    nodes that its links show.
     """
     device = spec.device
     scales: dict[str, float] = {}
@@ -71,8 +70,8 @@ def with_probe(spec: ClusterSpec, probe: Probe) -> ClusterSpec:
 
 
 def _domains(probe: Probe, inside: Link | None, between: Link | None) -> tuple[int, Link | None, Link | None]:
-    """Returns (devices of a node, the link inside it, the link between nodes) as measured: Ray's nodes, or parts of the
-    only one whose links are faster than those of the whole.
+    """Returns (devices of a node, the link inside it, the link between nodes) as measured: nodes are Ray's nodes or,
+    with only one, parts whose links are faster than those of the whole node.
     """
     sizes = {sum(device.node == node for device in probe.devices) for node in range(len(probe.nodes))}
     per_node = sizes.pop() if len(sizes) == 1 else 1
@@ -86,13 +85,13 @@ def _domains(probe: Probe, inside: Link | None, between: Link | None) -> tuple[i
 
 
 def _link(probe: Probe, scope: Scope, ranks: int | None = None) -> Link | None:
-    """Returns (bus GB/s, seconds of latency) of the slowest group, of those of `ranks` where that is given; None where
-    fewer than two sizes were measured.
+    """Returns (bus GB/s, seconds of latency) of the slowest group, among groups of `ranks` if given; None with fewer
+    than two measured sizes.
 
-    This inverts the alpha-beta model of `collectives`: the bandwidth is that of the bytes between the smallest and the
-    largest size, as the median over operations; the latency is the time of the shortest all-reduce besides its bytes
-    and hops. A message takes at most as long as any larger one, so that other work, which adds to the time of some,
-    does not make the link look faster.
+    This inverts the alpha-beta model of `collectives`. The bandwidth is that of the bytes between the smallest and the
+    largest size, median over operations. The latency is the time of the shortest all-reduce without its bytes and hops.
+    A message counts with at most the time of any larger one, so that other work on the hosts, which slows some
+    messages, does not make the link look faster.
     """
     rates: list[float] = []
     for operation in OPERATIONS:
@@ -115,7 +114,7 @@ def _link(probe: Probe, scope: Scope, ranks: int | None = None) -> Link | None:
 
 
 def _shortest(probe: Probe, scope: Scope, ranks: int | None, operation: Operation) -> Collective:
-    """Returns the slowest group's `operation` of the size that took it least: the smallest, but on busy hosts."""
+    """Returns the slowest group's `operation` at the size with the least time: the smallest, except on busy hosts."""
     of_sizes: dict[int, Collective] = {}
     for row in probe.collectives:
         if (row.scope, row.operation) == (scope, operation) and ranks in (None, row.ranks):

@@ -1,4 +1,4 @@
-"""Frozen linear layers of a block in NF4 (`trainers.spec.nf4`): their bytes, and those that dequantising moves."""
+"""Frozen linear layers of a block in NF4 (`trainers.spec.nf4`): their bytes, and the traffic of dequantising."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -13,22 +13,22 @@ LAUNCHES = constants.words("nf4", "LAUNCHES")
 INDEX_BYTES = constants.number("nf4", "INDEX_BYTES")
 COMPARED = constants.number("nf4", "COMPARED")
 TENSORS = 3.0
-"""Tensors of a layer in place of its weight, less one: codes, scales, factors and the levels of a byte."""
+"""Tensors of an NF4 layer (codes, scales, factors and the levels of a byte) in addition to a weight's one."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class QuantisedLayers:
-    """The linear layers of a block whose weights are in NF4; of another block all zeros."""
+    """The linear layers of a block with NF4 weights; zeros for other blocks."""
 
     weights: int
     largest: int
-    """Weights of the largest layer."""
+    """Number of weights of the largest layer."""
     saved: float
-    """Bytes that a block takes less than with weights in the type of products."""
+    """Bytes that a block saves compared with weights in the products' type."""
 
 
 def quantised_layers(sizes: Iterable[tuple[int, int]], value_bytes: float) -> QuantisedLayers:
-    """Returns the sums over layers of these (outputs, inputs), for products of values of `value_bytes`."""
+    """Returns the sums over layers with these (outputs, inputs), for products of values of `value_bytes`."""
     counts = [outputs * inputs for outputs, inputs in sizes]
     return QuantisedLayers(
         weights=sum(counts),
@@ -38,8 +38,8 @@ def quantised_layers(sizes: Iterable[tuple[int, int]], value_bytes: float) -> Qu
 
 
 def moved_bytes(c: ModelColumns, fused: Array) -> Array:
-    """Returns the bytes that dequantising the weights of a block moves: they are written in the type of products, which
-    a product then reads as any weight. Eager code writes and reads indices and levels besides.
+    """Returns the bytes moved to dequantise a block's weights into the products' type, without the product's own read.
+    Eager code also writes and reads indices and levels.
     """
     stored = 0.5 + 1 / BLOCK
     eager = stored + INDEX_BYTES + 3 * c.compute_bytes
@@ -47,13 +47,13 @@ def moved_bytes(c: ModelColumns, fused: Array) -> Array:
 
 
 def transient_bytes(c: ModelColumns, fused: Array) -> Array:
-    """Returns the bytes of the largest weight while it is dequantised: itself, and its levels in eager code."""
+    """Returns the bytes of the largest weight while dequantised: the weight itself and, in eager code, its levels."""
     return c.largest_quantised * c.compute_bytes * np.where(fused > 0, 1.0, 2.0)
 
 
 def quantising_bytes(c: ModelColumns) -> Array:
-    """Returns the bytes besides all that is held while the largest weight is made: drawn in fp32 and cast to the type
-    of products, then a piece of it compared with all levels.
+    """Returns the temporary bytes while the largest weight is created: drawn in fp32 and cast to the products' type,
+    then one piece compared with all levels.
     """
     piece = np.minimum(c.largest_quantised, PIECE) * (16 * COMPARED * c.compute_bytes + 8)
     return np.maximum(c.largest_quantised * (4 + c.compute_bytes), c.largest_quantised * c.compute_bytes + piece)

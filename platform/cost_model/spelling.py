@@ -1,4 +1,4 @@
-"""Spellings of devices: plain forms of names, names of like devices, and remarks on their clocks."""
+"""Spellings of devices: plain forms of names, names of similar devices, and remarks on clocks."""
 
 import difflib
 import re
@@ -7,13 +7,13 @@ from collections.abc import Mapping
 _CLOCKS = re.compile(
     r"\d\s*(?:W|kW|[MG]Hz)\b|power|clock|throttl|undervolt|\bcap(?:ped)?\b|limit|\bTDP\b|\bTGP\b", re.IGNORECASE
 )
-"""Words of remarks on what changes a device's clocks."""
+"""Words for remarks on a device's clocks."""
 _MEMORY = re.compile(r"(?i)[- ]?(\d+)\s?GB\b")
 _MOST_NEAR = 6
 
 
 def plain(name: str) -> str:
-    """Returns the letters, digits and dots of a name, in lower case."""
+    """Returns the letters, digits and dots of a name in lower case."""
     return re.sub(r"[^a-z0-9.]", "", name.lower())
 
 
@@ -23,14 +23,14 @@ def changes_clocks(name: str) -> bool:
 
 
 def without_memory(name: str) -> tuple[str, float | None]:
-    """Returns the name without its memory, and that memory in GB; None where it states none."""
+    """Returns (name without its memory, the memory in GB or None)."""
     match = _MEMORY.search(name)
     return (name, None) if match is None else (name[: match.start()] + name[match.end() :], float(match[1]))
 
 
 def near_names(name: str, names: Mapping[str, str]) -> tuple[str, ...]:
-    """Returns those entries of `names`, by spelling, that are near `name` and of like devices: of a product family,
-    whose workstation cards have numbers of four digits, others fewer.
+    """Returns the entries of `names`, given by spelling, with a similar spelling to `name` and the same product family:
+    workstation cards have four-digit numbers, other devices fewer digits.
     """
     alike = {plain(spelling): entry for spelling, entry in names.items() if _kind(spelling) == _kind(name)}
     near = difflib.get_close_matches(plain(name), alike, n=_MOST_NEAR, cutoff=0.4)

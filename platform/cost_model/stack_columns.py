@@ -1,4 +1,4 @@
-"""Columns of other software than this project's, by its stack."""
+"""Columns of software other than this project's, by stack."""
 
 from platform.cost_model import constants
 from platform.cost_model.stacks import fact
@@ -11,7 +11,7 @@ STACK_HOST = ("block_host", "block_host_backward", "host_skew", "host_pipe")
 
 def stack_costs(software: str, tp_overlap: str = "", dp_overlap: str = "", cp_comm: str = "") -> dict[str, float]:
     """Returns the columns that all runs of `software` share; `tp_overlap`, `dp_overlap` and `cp_comm` are the row's
-    columns of these names, "" if blank.
+    columns with these names, "" if blank.
     """
     overlap = float(fact(software, "tensor_overlap", 0.0)) if tp_overlap != "no" else 0.0
     return {
@@ -42,5 +42,5 @@ def stack_costs(software: str, tp_overlap: str = "", dp_overlap: str = "", cp_co
 
 
 def _stated(word: str, chance: float) -> float:
-    """Returns 1 for "yes", 0 for "no", and what is likelier where a row says neither."""
+    """Returns 1 for "yes", 0 for "no", and the more probable value for ""."""
     return float({"yes": True, "no": False}.get(word, chance >= 0.5))

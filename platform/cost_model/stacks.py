@@ -1,8 +1,7 @@
-"""Stacks: facts about a published run's software that its rows do not state, by the software's name (`stacks.json`).
+"""Stacks: facts on a published run's software that its rows do not state, by software (`stacks.json`).
 
-One software is one stack whatever its degrees. Every fact is data with its source, and with the tables that were used
-to set it. A row names its software in the column `software`; where that is blank, words in source and notes determine
-it.
+One software is one stack for all degrees. Every fact has its source and the tables that determined it. A row names its
+software in the column `software`; if it is blank, words in source and notes determine it.
 """
 
 import contextlib
@@ -23,19 +22,19 @@ _FILE = pathlib.Path(__file__).with_name("stacks.json")
 
 @functools.cache
 def table() -> dict[str, dict[str, Any]]:
-    """Returns the file's content: facts of engines, the meanings of stacks' facts, and the stacks."""
+    """Returns the file's content: facts on engines, the meanings of the stacks' facts, and the stacks."""
     return read_json(_FILE, links=True)
 
 
 @functools.cache
 def names() -> tuple[str, ...]:
-    """Returns the names of software that has a stack."""
+    """Returns the names of software with a stack."""
     return tuple(table()["stacks"])
 
 
 def has(engine: str, fact: str) -> bool:
-    """Returns whether `fact` holds for an engine's data parallelism in published rows; none holds for an engine outside
-    this project, since its rows state everything.
+    """Returns whether `fact` holds for an engine's data parallelism in published rows. No fact holds for an engine
+    outside this project, because its rows state everything.
     """
     return fact in table()["engines"].get(engine, {})
 
@@ -49,17 +48,16 @@ COUNTED = (
     "stall_exchange_s",
     "sigma",
 )
-"""Facts that cannot be estimated from other stacks: unmeasured, the first two follow from the count of a block's
-kernels.
-"""
+"""Facts that cannot be estimated from other stacks; unmeasured, the first two follow from a block's kernel count."""
 _left_out: list[str] = []
-"""Tables whose evidence is left out; see `without`."""
+"""Tables whose evidence is excluded; see `without`."""
 
 
 @contextlib.contextmanager
 def without(*names: str) -> Generator[None]:
-    """Ignores in its context every fact that was fitted to one of the tables `names`. Instead a stack has the fact of
-    the stack in its `like`; else the median over the other stacks, for a number. Of those in `COUNTED` it has none.
+    """Excludes within its context every fact that was fitted to one of the tables `names`. A stack then has the fact of
+    the stack in its `like`, else, for a number, the median over the other stacks; it has none of the facts in
+    `COUNTED`.
     """
     _left_out.extend(names)
     _facts.cache_clear()
@@ -71,7 +69,7 @@ def without(*names: str) -> Generator[None]:
 
 
 def tables_of(software: str) -> set[str]:
-    """Returns the tables to which a fact of this software was fitted, or of one that shares its code (`like`)."""
+    """Returns the tables used to fit facts of this software or of software that shares its code (`like`)."""
     every = table()["stacks"]
     akin = [facts for name, facts in every.items() if _root(name) == _root(software)]
     return {
@@ -104,20 +102,20 @@ def _facts(software: str) -> dict[str, Any]:
 
 
 def fact(software: str, name: str, default: Any) -> Any:
-    """Returns the value of the fact `name` for `software`; `default` where its stack does not state it."""
+    """Returns the value of the fact `name` for `software`; `default` if its stack does not state it."""
     return _facts(software).get(name, default)
 
 
 def runs(software: str) -> dict[str, tuple[str, ...]]:
-    """Returns the strategies that other software trains with, each with the degrees of model parallelism (tp, pp, cp,
-    and virtual stages) that it has beside it.
+    """Returns the strategies of other software, each with the degrees of model parallelism (tp, pp, cp, and virtual
+    stages) that it supports.
     """
     return {strategy: tuple(degrees) for strategy, degrees in fact(software, "runs", {}).items()}
 
 
 def matmul_ratio(software: str, architecture: str) -> tuple[float, float]:
-    """Returns (the rate of products over that of a device of this architecture, the deviation of its logarithm): as the
-    stack states it, else the geometric mean and the standard deviation over the stacks that do.
+    """Returns (rate of products relative to a device of this architecture, log deviation of this ratio): as the stack
+    states it, else the geometric mean and the standard deviation over the stacks that state it.
     """
     stated = fact(software, "matmul_ratio", {})
     if architecture in stated:
@@ -129,14 +127,14 @@ def matmul_ratio(software: str, architecture: str) -> tuple[float, float]:
 
 
 def flash_ratio(software: str, architecture: str) -> float | None:
-    """Returns the rate of fused attention over that of a device of this architecture, where a stack has a kernel of its
-    own; None where rows state their kernel.
+    """Returns the rate of fused attention relative to a device of this architecture for a stack with its own kernel;
+    None if rows state their kernel.
     """
     return fact(software, "flash_ratio", {}).get(architecture)
 
 
 def find_software(name: str) -> str:
-    """Returns the name of the stack that `name` spells, whatever its case.
+    """Returns the name of the stack that `name` spells in any case.
 
     Raises:
         InputError: there is no such stack.
@@ -147,7 +145,7 @@ def find_software(name: str) -> str:
 
 
 def with_software(cluster: ClusterSpec, software: str) -> ClusterSpec:
-    """Returns `cluster` with `software`, at the rates that this software sustains on the devices."""
+    """Returns `cluster` with `software`, at the rates that the software sustains on the devices."""
     device = cluster.device
     return dataclasses.replace(
         cluster,

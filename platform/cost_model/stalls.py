@@ -1,7 +1,8 @@
-"""Stalls of a machine: the chance that a step waits for one, and the resulting interval and mean.
+"""Stalls of a machine: the probability that a step stalls, and the resulting interval and mean.
 
 A step time's residual is a mixture (Box and Tiao, "A Bayesian approach to some outlier problems", Biometrika 1968):
-with the chance of a stall it is slower by a half-normal distribution of `STALL_SIGMA` in log space, else it is usual.
+with the probability of a stall it is slower by a half-normal distribution with `STALL_SIGMA` in log space, else it is
+usual.
 """
 
 import math
@@ -16,15 +17,15 @@ from trainers.spec.layout_axes import CUTTING
 STALL_SIGMA = constants.number("regression", "STALL_SIGMA")
 STALLED_SIGMA = constants.number("regression", "STALLED_SIGMA")
 HELD = 0.8
-"""Share of step times that an interval holds."""
+"""Share of step times within an interval."""
 MOST_USUAL = 0.99
-"""Share of the usual step times that an interval holds before it reaches into the stalled ones."""
+"""Share of usual step times that an interval holds before it includes stalled ones."""
 
 
 def stall_chance(columns: Columns) -> Array:
-    """Returns the chance that a step stalls: it waits for all of its nodes, each of which stalls independently with the
-    stack's chance. A pipeline, or tensor parallelism over nodes, waits at every micro-step; data parallelism alone once
-    a step, so that a node stalls it less often.
+    """Returns the probability that a step stalls. It waits for all of its nodes, each of which stalls independently
+    with the stack's probability. A pipeline, or tensor parallelism across nodes, waits at every micro-step; data
+    parallelism alone waits once per step, so that a node stalls it less often.
     """
     c = columns
     nodes = np.maximum(devices_of(c) / c.devices_per_node, 1.0)
@@ -34,9 +35,9 @@ def stall_chance(columns: Columns) -> Array:
 
 
 def stalled_s(columns: Columns) -> Array:
-    """Returns the seconds by which a stalled step of a pipeline over nodes is longer; 0 where its stack does not state
-    them. For each micro-batch a stage has two exchanges with each neighbour, one after the other, and a middle stage
-    sets the pace.
+    """Returns the additional seconds of a stalled step of a pipeline across nodes; 0 if its stack does not state them.
+    For each micro-batch a stage has two exchanges with each neighbour, one after the other, and a middle stage sets the
+    pace.
     """
     c = columns
     over_nodes = c.is_piped & (devices_of(c) > c.devices_per_node)
@@ -46,14 +47,14 @@ def stalled_s(columns: Columns) -> Array:
 
 
 def interval(sigma: Array, chance: Array, longer: Array | float = 0.0) -> tuple[Array, Array]:
-    """Returns the lower and upper end, in log space, of intervals that hold `HELD` of the step times; the median usual
-    time is 0. A stalled step is `longer` by this share of a usual one; where that is 0, slower by a half-normal
-    distribution.
+    """Returns the lower and upper end, in log space, of intervals that hold `HELD` of the step times, relative to the
+    median usual time.
 
-    Stalls are rare and far slower: the shortest interval holds more of the usual times before it reaches into the
-    stalled ones.
+    A stalled step takes `longer` more than a usual one, as a share; if `longer` is 0, it is slower by a half-normal
+    distribution. Stalls are rare and far slower, so the shortest interval holds more of the usual times before it
+    includes stalled ones.
     """
-    from scipy.special import ndtri  # imported here, so that a command's --help does not wait for it
+    from scipy.special import ndtri  # a slow import: --help does not wait for it
 
     usual = np.minimum(HELD / (1 - np.minimum(chance, HELD)), MOST_USUAL)
     width = ndtri((1 + usual) / 2) * sigma
@@ -66,7 +67,7 @@ def interval(sigma: Array, chance: Array, longer: Array | float = 0.0) -> tuple[
     late, late_sigma = np.log1p(longer), np.hypot(sigma * (1 - share), STALLED_SIGMA * share)
     tail = ndtri(HELD)
     alone = ndtri((1 + np.minimum(HELD / np.maximum(chance, HELD), MOST_USUAL)) / 2) * late_sigma
-    # Of the usual steps alone where few stall, of the stalled ones alone where most do, else of both.
+    # Few stalls: only usual steps; mostly stalls: only stalled steps; otherwise both.
     few_stall, most_stall = chance <= 1 - HELD / MOST_USUAL, chance >= HELD / MOST_USUAL
     mode_low = np.select([few_stall, most_stall], [-width, late - alone], -tail * sigma)
     mode_high = np.select([few_stall, most_stall], [width, late + alone], late + tail * late_sigma)

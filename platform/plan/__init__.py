@@ -1,1 +1,1 @@
-"""`python -m platform.plan`: answers before anything is measured, as pure functions of predictions."""
+"""`python -m platform.plan`: predicts layouts, speed, memory and cost before anything is measured."""

@@ -28,16 +28,16 @@ from platform.plan.plan_options import PlanOptions
 from platform.report.markdown import MarkdownConsole
 
 _MARKDOWN_WIDTH = 200
-"""Width for which tables are made where they are printed as Markdown, which has none."""
+"""Table width in characters for Markdown output, which has no terminal width."""
 
 PARSER = CommandParser(PlanOptions, prog="python -m platform.plan", description=__doc__)
 
 
 def run(options: PlanOptions) -> int:
-    """Prints the answer. Returns the exit code.
+    """Prints the answer and returns the exit code.
 
     Raises:
-        InputError: the user's mistake.
+        InputError: the options are invalid.
         ClusterError: Ray fails.
     """
     kind = MarkdownConsole if options.markdown else Console

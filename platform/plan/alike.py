@@ -1,4 +1,4 @@
-"""Layouts that a plan's table shows as one row: they differ in axes that change nothing of what is predicted."""
+"""Groups layouts that differ only in axes without an effect on the prediction, so that a plan's table shows one row."""
 
 from collections.abc import Iterator, Sequence
 
@@ -14,10 +14,10 @@ from trainers.spec.layout import Layout
 def distinct_rows(
     rows: npt.NDArray[np.int64], layouts: Sequence[Layout], figures: Array, limit: int
 ) -> Iterator[tuple[int, Alike]]:
-    """Yields the first `limit` of `rows` that differ in what is predicted, each with those that are like it.
+    """Yields the first `limit` of `rows` with different predictions, each with the group of layouts like it.
 
-    `figures` [points, figures] has what is predicted of each point. A row is like another if all figures agree, and it
-    differs in one axis alone or in several that change nothing alone.
+    `figures` [points, figures] holds the predicted figures of each point. Two rows are alike if all figures agree and
+    they differ in a single axis, or only in axes each of which changes nothing by itself.
     """
     remaining = rows
     for _ in range(limit):

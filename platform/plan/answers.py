@@ -1,4 +1,4 @@
-"""The answers of `python -m platform.plan`: each question's tables, its part of the JSON object, and its exit code."""
+"""The answers of `python -m platform.plan`: tables, JSON fields and exit code for each question."""
 
 import dataclasses
 from pathlib import Path
@@ -41,32 +41,32 @@ from trainers.spec.batch import BatchPoint
 from trainers.spec.recipe import Recipe
 
 Answer = tuple[dict[str, Any], int]
-"""Fields of the JSON object, and the exit code."""
+"""(fields of the JSON object, exit code)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """A question: what is planned on which cluster, and how it is asked."""
+    """A question to answer: the options, the space and the cluster."""
 
     options: PlanOptions
     space: Space
     cluster: ClusterSpec
     taught: StudyPrior | None = None
-    """The measurements that `--learn-from` names."""
+    """The measurements of the `--learn-from` study."""
     console: Console
     builder: BuildQuestion
-    """transformers, asked whether it builds the models: its answer is waited for before anything is promised."""
+    """Check that transformers can build the models, running in the background; `ready` waits for its result."""
 
     progress: Progress
-    """The line that says that the answer is being computed."""
+    """The progress line that is shown while the answer is computed."""
 
     @property
     def tokens(self) -> float:
-        """Tokens of the planned run."""
         return self.options.tokens or self.space.tokens
 
     def ready(self) -> None:
-        """Waits for the builder's word on the model, and ends the line of progress: the answer is printed next.
+        """Waits for the check that transformers builds the model, and ends the progress line before the answer is
+        printed.
 
         Raises:
             InputError: transformers does not build the model.
@@ -78,7 +78,7 @@ class Question:
         """Prints the answer and returns it.
 
         Raises:
-            InputError: it cannot be answered.
+            InputError: the question has no answer.
         """
         options = self.options
         if options.max_model:
@@ -180,7 +180,7 @@ def _size_json(size: AtSize, question: Question) -> dict[str, Any]:
 
 
 def _with_days(planned: PredictedLayout, recipe: Recipe, cluster: ClusterSpec, question: Question) -> dict[str, Any]:
-    """Returns one layout as JSON, with its days by all that interrupts a training."""
+    """Returns one layout as JSON, with its days including checkpoints, restarts and failures."""
     days = elapsed(planned, recipe, cluster, question.tokens, question.options.interruptions)
     return {**planned_json(planned, cluster, question.tokens), **days.to_json()}
 
@@ -226,10 +226,10 @@ def _layouts(question: Question) -> Answer:
 
 
 def _save_layout(plan: LayoutPlan, question: Question, path: Path) -> None:
-    """Writes the plan's first layout as a `layout.json`, and prints where it is.
+    """Writes the plan's first layout as a `layout.json` and prints its path.
 
     Raises:
-        InputError: it cannot be written.
+        InputError: the file cannot be written.
     """
     first = plan.best[0]
     predicted = {

@@ -1,6 +1,4 @@
-"""The assumptions of an answer: the network between nodes, length and batch, price and software, each with whether it
-was stated.
-"""
+"""The assumptions of an answer (network, length, batch, price, software) with the source of each."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -12,26 +10,26 @@ from platform.plan.plan_options import PlanOptions
 from search_spaces.space import Space
 
 _BATCH_OF_ROWS = {"max_model": "of one micro-batch a device", "batch_rampup": "of each phase"}
-"""Questions whose rows have batches of their own, and the words on them."""
+"""Questions whose rows each have their own batch, with the text for it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Assumptions:
-    """The values under an answer, and where each comes from."""
+    """The assumed values of an answer and their sources."""
 
     cluster: ClusterSpec
-    """The planned cluster, with all that the options state."""
+    """The planned cluster with all values that the options state."""
     several_nodes: bool
-    """Whether the answer depends on one network between nodes: a sweep has its own."""
+    """Whether the answer depends on one network between nodes. False for a sweep, which tries several."""
     lengths: tuple[int, ...]
     length_source: str
     batches: tuple[int, ...]
-    """None where each row has its own."""
+    """Global batches; None if each row has its own."""
     batch_source: str
     ignored: tuple[str, ...]
-    """Axes that were set and that the software has kernels of its own for."""
+    """Axes set by the user without an effect, because the software has its own kernels."""
     unused_gbps: float | None
-    """A network that was stated for an answer on one node."""
+    """A network stated for a cluster of one node, where it has no effect."""
 
     @classmethod
     def of(cls, options: PlanOptions, space: Space, cluster: ClusterSpec) -> "Assumptions":
@@ -53,24 +51,22 @@ class Assumptions:
 
     @property
     def gbit_per_s(self) -> float:
-        """Gbit/s of one node: of its ports, or what collectives reached where that was measured."""
+        """Gbit/s of one node: the measured rate of collectives if there is one, else the rate of its ports."""
         measured = self.cluster.network_source == "measured"
         return 8 * (self.cluster.inter_gb_per_s if measured else self.cluster.inter_peak_gb_per_s)
 
     @property
     def recipe(self) -> str:
-        """Words on length and batch."""
         batch = f"{_listed(self.batches)} ({self.batch_source})" if self.batches else self.batch_source
         return f"length {_listed(self.lengths)} ({self.length_source}), global batch {batch}"
 
     @property
     def cost(self) -> str:
-        """Words on the price."""
         price = self.cluster.price_per_device_hour
         return "no price known" if price is None else f"${price:g} a GPU-hour ({self.cluster.price_source})"
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the assumptions as an object of the answer; the network is null within one node."""
+        """Returns the assumptions as JSON; the network is null for a single node."""
         cluster = self.cluster
         network = {"gbit_per_s_a_node": self.gbit_per_s, "source": cluster.network_source, "node": cluster.usual_node}
         price = cluster.price_per_device_hour
@@ -83,7 +79,7 @@ class Assumptions:
         }
 
     def sentences(self) -> tuple[str, ...]:
-        """Returns the lines of an answer's header."""
+        """Returns the lines of the answer's header."""
         software = "own trainers" if self.cluster.software == THIS_PROJECT else self.cluster.software
         others = f"{self.recipe}, {self.cost}, software {software}"
         unused = f"{self.unused_gbps or 0:g} Gbit/s have no effect: there is one node, and no network between nodes"
@@ -92,13 +88,13 @@ class Assumptions:
 
     @property
     def kernels(self) -> tuple[str, ...]:
-        """A sentence on axes without an effect, where there are some."""
+        """Sentence on axes without an effect; empty if there are none."""
         axes, software = ", ".join(self.ignored), self.cluster.software
         return (f"--set {axes} has no effect: {software} has kernels of its own",) if axes else ()
 
     @property
     def network(self) -> str:
-        """Words on the network between nodes."""
+        """Text on the network between nodes."""
         source, node = self.cluster.network_source, self.cluster.usual_node
         if source == "assumed" and not node:
             return (

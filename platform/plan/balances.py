@@ -1,4 +1,4 @@
-"""Prices an uneven choice of experts: the best layout by balance."""
+"""Predicts the best layout for several degrees of imbalance between experts."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -17,18 +17,18 @@ _ABOUT = "balance: rows that the fullest rank has for its experts over the mean;
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class AtBalance:
-    """The best layout at one balance, or why there is none."""
+    """The best layout at one balance, or the reason why none fits."""
 
     fullest: float
-    """Rows of the fullest rank over the mean."""
+    """Token rows on the fullest rank divided by the mean."""
     best: AtSize
 
 
 def parse_balances(written: str) -> tuple[float, ...]:
-    """Returns the balances of `1,1.3,2`.
+    """Parses balances such as `1,1.3,2`.
 
     Raises:
-        InputError: one is no number of at least 1.
+        InputError: a value is not a number of at least 1.
     """
     balances: list[float] = []
     for text in written.split(","):
@@ -46,7 +46,7 @@ def by_balance(space: Space, cluster: ClusterSpec, balances: Sequence[float]) ->
     """Returns the best layout of the space's first recipe at each balance.
 
     Raises:
-        InputError: its model has no experts.
+        InputError: the model has no experts.
     """
     if not space.recipe.model.num_experts:
         raise InputError(f"--balance is for a model with experts, {space.recipe.model.name} has none: leave it out")
@@ -56,5 +56,4 @@ def by_balance(space: Space, cluster: ClusterSpec, balances: Sequence[float]) ->
 
 
 def show_balances(rows: Sequence[AtBalance], tokens: float, console: Console) -> None:
-    """Prints the best layout by balance."""
     show_best("balance", [(row.fullest, row.best) for row in rows], tokens, console, about=_ABOUT)

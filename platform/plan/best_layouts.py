@@ -1,4 +1,4 @@
-"""Ranks the predicted layouts of a recipe on a cluster, and states why others lose and what is skipped."""
+"""Ranks the predicted layouts of a recipe on a cluster; explains slower and skipped ones."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -29,18 +29,18 @@ from trainers.spec.recipe import Recipe
 Rows = npt.NDArray[np.int64]
 
 _MOST_REASONS = 2
-"""Number of reasons, the most frequent ones, that are listed where no layout can stand on a cluster."""
+"""Number of most frequent reasons to list when no layout can run on a cluster."""
 
 
 def with_whole_batch(space: Space, recipe: Recipe, num_devices: int) -> Recipe:
-    """Returns `recipe` with the nearest global batch that `num_devices` share evenly."""
+    """Returns `recipe` with the nearest global batch that `num_devices` can share evenly."""
     batch = shared_batch(recipe.global_batch, (num_devices,), space.micro_batches, recipe.seq_len)
     return dataclasses.replace(recipe, global_batch=batch)
 
 
 def batch_hint(skipped: Sequence[tuple[str, int]], space: Space, recipe: Recipe, cluster: ClusterSpec) -> str:
-    """Returns a clause with a global batch that the devices share evenly and with which a layout fits, where points
-    were skipped because they do not share that of `recipe`; "" otherwise.
+    """Returns a clause that suggests a global batch with which a layout fits, if points were skipped because the
+    devices cannot share the batch of `recipe` evenly; otherwise "".
     """
     other = with_whole_batch(space, recipe, cluster.num_devices)
     if other == recipe or not any(reason == UNDIVIDED for reason, _ in skipped):
@@ -63,14 +63,14 @@ def best_plan(
     taught: StudyPrior | None = None,
     fullest: float = 1.0,
 ) -> LayoutPlan:
-    """Returns the `top` layouts of the space by prediction, each at its fastest micro-batch that fits. Where none fits,
-    all degrees are tried that can be.
+    """Returns the `top` layouts of the space by prediction, each at its fastest micro-batch that fits.
 
-    Step times are corrected by what the study of `taught` measured; points that it measured have the measured time. Of
-    rows for experts on other ranks the fullest rank has `fullest` times the mean.
+    If no layout of the space fits, all possible degrees are tried. With `taught`, step times are corrected by the
+    study's measurements, and measured points keep their measured time. `fullest` is the number of token rows on the
+    rank with the most, divided by the mean, for experts split over ranks.
 
     Raises:
-        InputError: no layout of the space can stand on the cluster.
+        InputError: no layout of the space can run on the cluster.
     """
     points = points_of(space, recipe, cluster)
     if points.layouts:
@@ -91,7 +91,7 @@ def _best_of(
     taught: StudyPrior | None,
     fullest: float = 1.0,
 ) -> LayoutPlan:
-    """Returns the `top` layouts of `points`, which are not none, as `best_plan` does."""
+    """Returns the `top` layouts of non-empty `points`; see `best_plan`."""
     recipe = points.recipe
     columns = points.columns(cluster).with_fullest(fullest)
     prediction = predict(columns)
@@ -141,7 +141,7 @@ def _best_of(
 
 
 def _no_layout(points: PlanPoints, space: Space, cluster: ClusterSpec) -> str:
-    """Returns the sentence on `points` of which no layout can stand on the cluster."""
+    """Returns the sentence that no layout of `points` can run on the cluster, with the reasons."""
     by_count = sorted(points.skipped, key=lambda counted: -counted[1])
     reasons = "; ".join(f"{reason} ({count:,} points)" for reason, count in by_count[:_MOST_REASONS])
     if num_others := sum(count for _, count in by_count[_MOST_REASONS:]):
@@ -153,8 +153,8 @@ def _no_layout(points: PlanPoints, space: Space, cluster: ClusterSpec) -> str:
 def _at_ends(
     space: Space, points: PlanPoints, prediction: Prediction, best: int, cluster: ClusterSpec
 ) -> tuple[str, ...]:
-    """Returns a sentence for each axis on which the row `best` has the last value of the space and the next one fits,
-    with what the next one is predicted to change.
+    """Returns a sentence for each axis on which row `best` has the last value of the space although the next value
+    fits, with the predicted change for the next value.
     """
     recipe, listed = points.recipe, dict[Layout, list[int]]()
     for layout, batch in zip(points.layouts, points.batches, strict=True):
@@ -181,7 +181,7 @@ def _at_ends(
 
 
 def _predicted_to_fail(runs: Mask, fits: Mask) -> Iterator[tuple[str, int]]:
-    """Yields (reason, points) of those predicted not to run, and of those predicted to run without fitting."""
+    """Yields (reason, number of points): points predicted to run out of memory, and points predicted to thrash."""
     if not runs.all():
         yield "predicted out of memory", int((~runs).sum())
     if (runs & ~fits).any():
@@ -189,7 +189,7 @@ def _predicted_to_fail(runs: Mask, fits: Mask) -> Iterator[tuple[str, int]]:
 
 
 def _faster(seconds_per_token: Array, unsure: Mask, rows: Rows) -> int | None:
-    """Returns the fastest `unsure` row if it is faster than the first of `rows`, which is another; else None."""
+    """Returns the fastest `unsure` row if it is faster than the first of `rows`; otherwise None."""
     candidates = np.flatnonzero(unsure)
     if not len(rows) or not len(candidates):
         return None
@@ -198,9 +198,7 @@ def _faster(seconds_per_token: Array, unsure: Mask, rows: Rows) -> int | None:
 
 
 def _fastest_rows(layouts: Sequence[Layout], seconds_per_token: Array, fits: Mask, sure: Mask) -> Rows:
-    """Returns the fitting row of each layout with the least time of a token, the least of all first; `sure`
-    rows go before all others.
-    """
+    """Returns the fastest fitting row of each layout by time per token, ascending; `sure` rows come first."""
     fitting = np.flatnonzero(fits)
     by_time = fitting[np.lexsort((seconds_per_token[fitting], ~sure[fitting]))]
     fastest: dict[Layout, int] = {}
@@ -214,7 +212,7 @@ def _seconds(prediction: Prediction, row: int) -> dict[str, float]:
 
 
 def _counted_losses(prediction: Prediction, rows: Rows) -> tuple[tuple[str, int], ...]:
-    """Returns, counted, what each of `rows` that is slower than the first loses by against it."""
+    """Returns (part, number of rows): the part of its step in which a slower row loses most against the first row."""
     seconds = np.stack([sum(getattr(prediction.step, name)[rows] for name in names) for names in PARTS.values()])
     totals = prediction.step.total_s[rows]
     slower = totals > totals[:1] * (1 + AS_FAST)
@@ -231,14 +229,12 @@ def planned_at(
     row: int,
     best: int,
 ) -> PredictedLayout:
-    """Returns the plan of one row of a prediction, that of this layout and batch; `best` is the row it is compared
-    with.
-    """
+    """Returns the plan of `layout` and `batch` from row `row` of `prediction`, compared with row `best`."""
     total = float(prediction.step.total_s[row])
     seconds, winner = _seconds(prediction, row), _seconds(prediction, best)
     is_slower = total > float(prediction.step.total_s[best]) * (1 + AS_FAST)
     loses_by = max(PARTS, key=lambda part: seconds[part] - winner[part]) if is_slower else ""
-    # A recipe of a fixed accumulation has another global batch at each micro-batch.
+    # With a fixed accumulation the global batch differs for each micro-batch.
     tokens = batch.micro_batch * batch.grad_accum * layout.data_parallel * recipe.seq_len
     keys = keys_per_query(recipe)
     flops = recipe.flops_per_token(keys_per_query=keys) * tokens
@@ -262,18 +258,17 @@ def planned_at(
 
 
 def parts_gib(columns: Columns, row: int) -> dict[str, float]:
-    """Returns the parts of the memory of a row at its peak, GiB."""
     parts = peak_parts(columns.take(np.array([row])))
     return {field.name: float(np.ravel(getattr(parts, field.name))[0]) for field in dataclasses.fields(parts)}
 
 
 def _nearest(points: PlanPoints, columns: Columns, prediction: Prediction) -> str:
-    """Returns the point that needs least memory, with the parts of its memory."""
+    """Returns the point that needs the smallest share of its device's memory, as text with the parts of that memory."""
     row = int(np.argmin(prediction.memory.needed_gib / columns.capacity_gib))
     listed = ", ".join(f"{part} {gib:.1f}" for part, gib in parts_gib(columns, row).items() if gib >= 0.05)
     phase = PHASES[int(prediction.memory.phase[row])].replace("_", " ")
     needed, capacity = float(prediction.memory.needed_gib[row]), float(columns.capacity_gib[row])
-    # Below the capacity too: the allocator keeps memory beside it, and predictions are uncertain.
+    # Needed memory below the capacity may still not run: the allocator caches more, and predictions are uncertain.
     runs = f", and runs with a probability of {prediction.ok_probability[row]:.0%}" if needed < capacity else ""
     return (
         f"nearest is {points.layouts[row].label} at micro-batch {points.batches[row].micro_batch}, which needs"

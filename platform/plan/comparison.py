@@ -1,6 +1,4 @@
-"""Models on clusters, a row each: the best layout with its days and cost, and the fewest nodes that meet what is
-demanded.
-"""
+"""Compares models on clusters: best layout, days and cost of each pair, and the fewest nodes that meet the demands."""
 
 import dataclasses
 import math
@@ -18,17 +16,18 @@ from trainers.spec.recipe import Recipe
 
 _MOST_NODES = 1024
 _MOST_TRIES = 12
-"""Numbers of nodes that are planned at most for one offer."""
+"""Largest number of node counts to plan for one cluster offer."""
 _BETTER = 0.85
-"""Share of the days that a fewer number of nodes is still tried for: more of them may each be faster, for their memory.
+"""Factor on the proportional number of nodes. A smaller number is also tried, because with more nodes each may be
+faster thanks to its larger share of memory.
 """
 _TOO_DEAR = 1.5
-"""Times of the cost allowed from which on no further nodes are tried: they cost more, not less."""
+"""Multiple of the allowed cost above which no more nodes are tried, because more nodes cost more."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Demands:
-    """Limits of a training; None for what is not demanded."""
+    """Limits on a training; None for no limit."""
 
     deadline_s: float | None = None
     max_cost: float | None = None
@@ -38,7 +37,7 @@ class Demands:
 
     @property
     def words(self) -> str:
-        """Words such as "10 days and $20,000"."""
+        """Text such as "10 days and $20,000"."""
         days = "" if self.deadline_s is None else f"{self.deadline_s / DAY_S:.4g} days"
         dollars = "" if self.max_cost is None else f"${self.max_cost:,.10g}"
         return " and ".join(filter(None, (days, dollars)))
@@ -49,27 +48,27 @@ class Compared:
     """One model on one cluster."""
 
     model: str
-    """The space's name."""
+    """Name of the space."""
     written: str
-    """The cluster as the user writes it, or would."""
+    """The cluster as the user writes it."""
     cluster: ClusterSpec
     recipe: Recipe
     tokens: float
     best: AtSize
     elapsed: Elapsed | None
-    """Days with all interruptions; None without a layout."""
+    """Days including all interruptions; None without a layout."""
     listed: bool = True
-    """Whether the user named it, rather than that it was found for a demand."""
+    """Whether the user named the cluster. False for a cluster that was found for the demands."""
 
     @property
     def hourly(self) -> float | None:
-        """Dollars of all devices an hour; None where no price is known."""
+        """Dollars per hour for all devices; None if the price is unknown."""
         price = self.cluster.price_per_device_hour
         return None if price is None else price * self.cluster.num_devices
 
     @property
     def dollars(self) -> float | None:
-        """Dollars of the training; None where no price is known, or there is no layout."""
+        """Dollars for the training; None if the price is unknown or no layout fits."""
         return None if self.elapsed is None else self.cost(self.elapsed.days)
 
     @property
@@ -78,12 +77,14 @@ class Compared:
         return written_as(self, 1)
 
     def cost(self, days: float) -> float | None:
-        """Returns the cost of these days; None where no price is known."""
+        """Dollars for this many days; None if the price is unknown."""
         return None if self.hourly is None else self.hourly * 24 * days
 
     def meets(self, demands: Demands) -> Literal["yes", "perhaps", "no"]:
-        """Returns whether the whole interval of days and cost keeps to the demands and the layout surely fits, a part
-        of it does, or its price is not known, or none does.
+        """Returns "yes" if the whole interval of days and cost meets the demands and the layout surely fits, "no" if no
+        part of the interval meets them or there is no layout, otherwise "perhaps".
+
+        An unknown price counts as met, but allows no "yes" if the cost is limited.
         """
         if self.elapsed is None or self.best.planned is None:
             return "no"
@@ -118,9 +119,10 @@ def compare(
 
 
 def fewest_that_meet(row: Compared, space: Space, demands: Demands, interruptions: Interruptions) -> Compared | None:
-    """Returns the row of the fewest nodes of the row's kind that meet the demands; None where no number does.
+    """Returns the row with the fewest nodes, of the same kind as the row's, that meet the demands; None if there is
+    none.
 
-    Numbers are planned from the least that could, as if nodes shared the work evenly, upwards, `_MOST_TRIES` of them.
+    Tries at most `_MOST_TRIES` node counts upwards from the smallest possible one, estimated with perfect scaling.
     """
     planned_rows: dict[int, Compared] = {row.cluster.num_nodes: row}
 
@@ -147,7 +149,7 @@ def fewest_that_meet(row: Compared, space: Space, demands: Demands, interruption
 
 
 def _fewer(at: Callable[[int], Compared], num_nodes: int, demands: Demands) -> Compared:
-    """Returns the row of the fewest nodes, one less after the other, that meet the demands too."""
+    """Returns the row with the fewest nodes that meet the demands, counting down from `num_nodes`."""
     while num_nodes > 1 and at(num_nodes - 1).meets(demands) == "yes":
         num_nodes -= 1
     return at(num_nodes)
@@ -161,7 +163,7 @@ def _least(row: Compared, demands: Demands) -> int:
 
 
 def _next(row: Compared, num_nodes: int, demands: Demands) -> int:
-    """Returns the next number of nodes after one that does not meet the demands."""
+    """Returns the next number of nodes to try after `num_nodes` did not meet the demands."""
     if row.elapsed is None or demands.deadline_s is None or math.isinf(row.elapsed.high_days):
         return num_nodes + (1 if num_nodes < 8 else num_nodes // 2)
     return max(num_nodes + 1, math.floor(_BETTER * num_nodes * row.elapsed.high_days * DAY_S / demands.deadline_s))
@@ -173,7 +175,7 @@ def _is_too_dear(row: Compared, demands: Demands) -> bool:
 
 
 def written_as(row: Compared, num_nodes: int) -> str:
-    """Returns how a user writes `num_nodes` nodes of the row's kind."""
+    """Returns `num_nodes` nodes of the row's kind as a user writes them."""
     cluster, network = row.cluster, row.written.rpartition("@")[2] if "@" in row.written else ""
     kind = cluster.name if cluster.name in node_names() else f"{cluster.devices_per_node}x{cluster.device.name}"
     return f"{num_nodes}x{kind}" + (f"@{network}" if network else "")

@@ -1,4 +1,4 @@
-"""The form of a plan of several models or clusters, or for demands, as `--json` prints it."""
+"""The JSON form of a plan for several models or clusters, or for a deadline or cost (`--json`)."""
 
 from typing import Literal, TypedDict
 
@@ -8,65 +8,67 @@ from platform.plan.plan_form import AssumptionsForm, TimedLayoutForm
 
 @with_fields_of(AssumptionsForm)
 class AssumedForm(TypedDict):
-    """The facts on which the rows of one model and cluster rest."""
+    """Assumptions for one model on one cluster."""
 
     model: str
     """Name of the space."""
     cluster: str
-    """The cluster as it was written."""
+    """The cluster as the user wrote it."""
 
 
 class DemandsForm(TypedDict):
-    """The limits of the training; null for what is not demanded."""
+    """Limits on the training; null for no limit."""
 
     deadline_s: float | None
-    """Seconds from beginning to end."""
+    """Seconds from the start to the end."""
     max_cost: float | None
     """US dollars."""
 
 
 @with_fields_of(TimedLayoutForm, optional=True)
 class ComparedForm(TypedDict):
-    """One model on one cluster; the keys of a layout are left out where nothing fits."""
+    """One model on one cluster; layout keys are absent if nothing fits."""
 
     model: str
     """Name of the space."""
     recipe: str
     """The recipe in one line."""
     cluster: str
-    """The cluster as it was written, or would be."""
+    """The cluster as the user wrote it or could write it."""
     listed: bool
-    """Whether it was named, rather than found for the demands."""
+    """True if the user named the cluster, false if it was found for the demands."""
     gpus: int
     """Number of devices."""
     tokens: float
-    """Token budget."""
+    """Tokens to train on."""
     meets: Literal["yes", "perhaps", "no"] | None
-    """Whether the whole interval, a part of it or none keeps to the demands; null without demands."""
+    """"yes" if the whole interval of days and cost surely meets the demands, "no" if no part of it does, otherwise
+    "perhaps"; null without demands.
+    """
     gpu_days: float | None
-    """Days of all devices; null without a layout."""
+    """Training days times devices; null without a layout."""
     elapsed_cost: float | None
-    """The price of these days in US dollars; null where none is known."""
+    """Cost of the elapsed days in US dollars; null if the price is unknown."""
     elapsed_cost_low: float | None
-    """Lower end of its interval."""
+    """Lower end of the interval of `elapsed_cost`."""
     elapsed_cost_high: float | None
-    """Upper end of its interval."""
+    """Upper end of the interval of `elapsed_cost`."""
     price_per_gpu_h: float | None
-    """The price of a device hour."""
+    """Price of a device per hour, US dollars."""
     reason: str
-    """The reason why nothing fits; empty where a layout does."""
+    """The reason why nothing fits; empty if a layout fits."""
 
 
 class ClustersForm(TypedDict):
-    """Models on clusters, a row each."""
+    """Models on clusters, one row for each pair."""
 
     software: str
-    """The software whose trainers run the layouts."""
+    """The software that trains the layouts."""
     assumptions: list[AssumedForm]
-    """The facts on which the rows rest."""
+    """The assumptions of each model and cluster."""
     demands: DemandsForm
-    """The limits of the training."""
+    """Limits on the training."""
     comparison: list[ComparedForm]
-    """The rows, those found for the demands below the cluster of their kind."""
+    """The rows; rows found for the demands follow the listed cluster of the same device."""
     smallest: list[ComparedForm]
-    """The row of each recipe that meets the demands with the fewest devices."""
+    """Rows with the fewest devices that meet the demands, one for each recipe."""

@@ -1,4 +1,4 @@
-"""Prints models on clusters as one table, with what the demands ask for, and gives its rows as JSON."""
+"""Prints models on clusters as one table with the result for the demands; converts rows to JSON."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from platform.plan.tables import PREDICTED, WIDE, batch_of, chance_of, figure, p
 
 
 def show_comparison(rows: Sequence[Compared], demands: Demands, interruptions: Interruptions, console: Console) -> None:
-    """Prints the table; in a narrow terminal layouts follow it by number."""
+    """Prints the table; in a narrow terminal the layouts follow below it, by number."""
     console.print(f"run by {rows[0].cluster.software}, {PREDICTED}", highlight=False)
     numbered = console.width < WIDE + 20
     several = len({(row.model, row.recipe.id) for row in rows}) > 1
@@ -52,7 +52,7 @@ def show_comparison(rows: Sequence[Compared], demands: Demands, interruptions: I
 
 
 def _model(row: Compared, rows: Sequence[Compared]) -> str:
-    """Returns the model's name, with what tells its recipe from others of the same model."""
+    """Returns the model's name with the parts of the recipe's label that differ between recipes of this model."""
     labels = [other.recipe.label.split(", ") for other in rows if other.model == row.model]
     shared = set(labels[0]).intersection(*labels)
     return ", ".join([row.model, *(word for word in row.recipe.label.split(", ") if word not in shared)])
@@ -73,12 +73,12 @@ def _figures(row: Compared) -> list[str]:
 
 
 def _tunes(rows: Sequence[Compared]) -> bool:
-    """Returns whether some train adapters: what fits on a device is then the first question."""
+    """Returns whether any row trains adapters. The table then also shows memory and speed."""
     return any(row.recipe.adapter_rank for row in rows)
 
 
 def _fit(row: Compared) -> list[str]:
-    """Returns the memory that must fit and the speed."""
+    """Returns the cells for needed memory (GiB) and speed (tokens/s)."""
     planned = row.best.planned
     return ["-", "-"] if planned is None else [f"{planned.needed_gib:.0f}", f"{planned.tokens_per_s:,.0f}"]
 
@@ -108,7 +108,7 @@ def _legend(rows: Sequence[Compared], demands: Demands, interruptions: Interrupt
 def show_smallest(
     listed: Compared, smallest: Compared | None, cheapest: Compared | None, demands: Demands, console: Console
 ) -> None:
-    """Prints which cluster meets the demands for the recipe of `listed`."""
+    """Prints the smallest cluster that meets the demands for the recipe of `listed`."""
     if smallest is None:
         console.print(f"{listed.model}: no number of these nodes surely keeps to {demands.words}", highlight=False)
         return
@@ -125,7 +125,7 @@ def _named(row: Compared) -> str:
 
 
 def row_json(row: Compared, demands: Demands) -> dict[str, Any]:
-    """Returns a row as JSON; its cost is null where no price is known, and all figures are where nothing fits."""
+    """Returns a row as JSON. The cost is null if the price is unknown; all figures are null if nothing fits."""
     days, planned = row.elapsed, row.best.planned
     figures = {} if planned is None else planned_json(planned, row.cluster, row.tokens)
     costs = [None if days is None else row.cost(end) for end in _ends(row)]

@@ -1,4 +1,4 @@
-"""Days from the first step to the last: those that train, with checkpoints, restarts and failures.
+"""Days from the first step to the last, including checkpoints, restarts and failures.
 
 A training on nodes that fail at random is a series of segments, each a time of steps with a checkpoint behind it; one
 that a failure meets is run again after a restart. Its expected time is that of J. T. Daly, "A higher order estimate of
@@ -19,39 +19,37 @@ from platform.plan.planned import DAY_S, PredictedLayout
 from trainers.spec.recipe import Recipe
 
 NODE_MTBF_S = 264 * DAY_S
-"""Mean time between failures of a node of eight devices: 419 interruptions in 54 days of 2,048 nodes (Llama 3, arXiv
+"""Mean time between failures of a node with eight devices: 419 interruptions in 54 days on 2,048 nodes (Llama 3, arXiv
 2407.21783, section 3.3.4).
 """
 _LEAST_MTBF_S, _MOST_MTBF_S = 1000 / 6.50 * DAY_S, 1000 / 2.34 * DAY_S
-"""The same of Meta's two research clusters, 6.50 and 2.34 failures in a thousand node-days, as published in arXiv
-2410.21680; the paper's text was not at hand to check them.
+"""Lower and upper mean time between failures: Meta's two research clusters have 6.50 and 2.34 failures per thousand
+node-days, according to arXiv 2410.21680; the figures were not checked in the paper's text.
 """
 RESTART_S = 600.0
-"""Time from a failure to the next step: taken, for no cluster was measured here. A dead node has to be noticed and
-replaced, processes start, a checkpoint is read.
-"""
+"""Assumed, unmeasured time from a failure to the next step: detect, replace the node, restart, load the checkpoint."""
 CHECKPOINT_S = 600.0
-"""Time between two checkpoints, as of `platform.train`."""
+"""Time between two checkpoints; the default of `platform.train`."""
 _STATE_BYTES = 12
-"""Bytes of a parameter in a checkpoint: weight and two moments in fp32."""
+"""Checkpoint bytes per parameter: weight and two moments in fp32."""
 _NODE_DEVICES = 8
-"""Devices of a node of the sources; a larger one counts as several."""
+"""Devices per node in the sources; a larger node counts as several."""
 _LARGEST_EXPONENT = 600.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Interruptions:
-    """Causes of lost time in a training, in seconds."""
+    """Causes of lost time in a training, seconds."""
 
     node_mtbf_s: float | None = None
-    """Mean time between failures of one node; None for that of published trainings, with its spread."""
+    """Mean time between failures of one node; None for the published values."""
     restart_s: float = RESTART_S
     checkpoint_s: float = CHECKPOINT_S
-    """Time of steps between two checkpoints."""
+    """Training time between two checkpoints."""
 
     @property
     def words(self) -> str:
-        """Words on the assumptions, for the legend."""
+        """Text of the assumptions for the legend."""
         stated = self.node_mtbf_s is not None
         days = f"{(self.node_mtbf_s or NODE_MTBF_S) / DAY_S:.3g} days"
         source = "" if stated else f" ({_LEAST_MTBF_S / DAY_S:.0f} to {_MOST_MTBF_S / DAY_S:.0f}, --node-mtbf)"
@@ -63,17 +61,17 @@ class Interruptions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Elapsed:
-    """Days of a training, with the 80 % interval of its step time and the spread of what nodes are known for."""
+    """Days of a training; the ends combine the step time's 80 % interval with the range of published failure rates."""
 
     days: float
     low_days: float
     high_days: float
     train_days: float
-    """Days of steps that are kept."""
+    """Days of steps that were not lost."""
 
     @property
     def goodput(self) -> float:
-        """Share of the time that trains."""
+        """Share of the elapsed time spent on steps that were not lost."""
         return self.train_days / self.days
 
     def to_json(self) -> dict[str, float | None]:
@@ -90,8 +88,8 @@ class Elapsed:
 def elapsed_s(
     steps_s: float, *, mtbf_s: float, checkpoint_every_s: float, checkpoint_s: float, restart_s: float
 ) -> float:
-    """Returns the expected seconds of a training whose steps take `steps_s`, by the formula above; infinity where no
-    segment is likely to end. A training shorter than a segment is one without a checkpoint.
+    """Returns the expected seconds of a training with `steps_s` seconds of steps, by the module's formula; infinity if
+    a segment is unlikely ever to complete. A training shorter than one segment has no checkpoint.
     """
     if steps_s <= checkpoint_every_s:
         segment_s, stop_s = steps_s, 0.0
@@ -107,9 +105,9 @@ def elapsed_s(
 def elapsed(
     planned: PredictedLayout, recipe: Recipe, cluster: ClusterSpec, tokens: float, interruptions: Interruptions
 ) -> Elapsed:
-    """Returns the days of training `recipe` on `tokens` by the layout on the cluster.
+    """Returns the days to train `recipe` on `tokens` with the layout on the cluster.
 
-    Steps stand still while their states are copied to the host's memory, at the rate of the device's link to it.
+    Training stops while a checkpoint is copied to host memory at the rate of the device's host link.
     """
     num_nodes = max(cluster.num_nodes, cluster.num_devices / _NODE_DEVICES)
     state_gb = _STATE_BYTES * recipe.trained_parameters / cluster.num_devices / 1e9

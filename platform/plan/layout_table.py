@@ -1,4 +1,4 @@
-"""Prints the best layouts of a recipe as a table, what is faster but less sure to fit, and what is left out."""
+"""Prints a recipe's best layouts as a table, with faster but less sure ones and the reasons for skipped points."""
 
 from collections.abc import Sequence
 
@@ -25,7 +25,6 @@ from platform.plan.tables import (
 
 
 def show_plan(plan: LayoutPlan, tokens: float, interruptions: Interruptions, console: Console) -> None:
-    """Prints the best layouts of one recipe."""
     recipe, cluster = plan.recipe, plan.cluster
     console.print(f"{recipe.label}\n{conditions(cluster, plan.learned or PREDICTED)}", highlight=False)
     peaks = cluster.device.tflops
@@ -58,7 +57,7 @@ def show_plan(plan: LayoutPlan, tokens: float, interruptions: Interruptions, con
 
 
 def _note_on_chance(plan: LayoutPlan) -> str:
-    """Returns a sentence on a faster point that is less sure to fit, or on a first layout that is not; else ""."""
+    """Returns a sentence on a faster point that is less sure to fit, or on an unsure first layout; otherwise ""."""
     first, faster = plan.best[0], plan.faster_if_it_fits
     if first.ok_probability < SURE:
         return f"memory suffices for no layout with {100 * SURE:.0f} % probability: a search measures which ones run"
@@ -72,7 +71,7 @@ def _note_on_chance(plan: LayoutPlan) -> str:
 
 
 def _show_best(plan: LayoutPlan, tokens: float, console: Console) -> None:
-    """Prints the table of the best layouts, and the parts of the first one's step."""
+    """Prints the table of the best layouts and the parts of the first layout's step."""
     cluster, best = plan.cluster, tuple(planned for planned, _ in plan.distinct)
     labels = [", ".join(filter(None, (planned.layout.label, others.words))) for planned, others in plan.distinct]
     numbered = console.width < WIDE
@@ -122,7 +121,7 @@ def _why_slower(planned: PredictedLayout, first: PredictedLayout) -> str:
 
 
 def _legend(best: Sequence[PredictedLayout], cluster: ClusterSpec, tokens: float) -> str:
-    """Returns an explanation of those columns of the table that need one."""
+    """Returns the legend of the table's columns."""
     meanings = [
         "batch: micro-batch x accumulated micro-batches",
         f"memory ok: probability that memory suffices, layouts of {100 * SURE:.0f} % and more first",

@@ -1,4 +1,4 @@
-"""Finds the largest model that a number of devices holds: layers, heads and width grow together until it is full."""
+"""Finds the largest model that fits on a number of devices by growing layers, heads and width together."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -17,16 +17,16 @@ MOST_LAYERS = 2**20
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Largest:
-    """The largest model of one number of devices."""
+    """The largest model on one number of devices."""
 
     num_devices: int
     recipe: Recipe
-    """Its model is the grown one."""
+    """Recipe of the grown model."""
     planned: PredictedLayout
 
 
 def grown(base: ModelSpec, num_heads: int, num_layers: int) -> ModelSpec:
-    """Returns `base` with more heads of the same width, and layers and feed-forward width as given or in proportion."""
+    """Returns `base` with these layers and heads of the same width; the feed-forward width grows with the heads."""
     hidden = base.hidden_size * num_heads // base.num_heads
     shared = base.num_heads // base.num_kv_heads
     return dataclasses.replace(
@@ -48,9 +48,7 @@ def _in_proportion(base: ModelSpec, num_heads: int) -> ModelSpec:
 
 
 def _most(fits: Callable[[int], bool], limit: int) -> int:
-    """Returns the largest count below `limit` that fits, 0 if none does, by doubling and then halving: memory grows
-    with it.
-    """
+    """Returns the largest count below `limit` that fits, or 0. Doubles, then bisects: memory grows with the count."""
     low, high = 0, 1
     while high < limit and fits(high):
         low, high = high, 2 * high
@@ -69,13 +67,13 @@ def largest_models(
     *,
     micro_batch: int,
 ) -> tuple[Largest, ...]:
-    """Returns for each count of devices the largest model that trains at `micro_batch` sequences a device, one
-    micro-step.
+    """Returns for each device count the largest model that trains with one micro-step of `micro_batch` sequences per
+    device.
 
-    Heads grow (a group of key/value heads at a time), layers in proportion, until nothing fits; then layers alone.
+    Heads (one key/value group at a time) and layers grow in proportion until nothing fits; then layers grow alone.
 
     Raises:
-        InputError: not even one head fits.
+        InputError: not even one group of heads fits.
     """
     narrowed = dataclasses.replace(space, micro_batches=(micro_batch,), doubling=False, points=())
     parts = [cluster.with_devices(count) for count in counts]

@@ -1,4 +1,4 @@
-"""Predicts each named point of a space, exactly as given, on a cluster."""
+"""Predicts each named point of a space on a cluster, without changing its values."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
 
 _WIDE = 110
-"""Width of a terminal from which on a point's layout stands beside its name."""
+"""Terminal width from which the table has a layout column."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,16 +33,16 @@ class NamedPoint:
     name: str
     recipe: Recipe
     planned: PredictedLayout | None
-    """None where it cannot run on these devices at all."""
+    """None if the point cannot run on these devices."""
     reason: str = ""
-    """Reason why it cannot run or is predicted not to fit; "" where it fits."""
+    """Reason why the point cannot run or is predicted not to fit; "" if it fits."""
 
 
 def of_space(space: Space, cluster: ClusterSpec) -> ClusterSpec:
-    """Returns as many devices of `cluster` as a trial of the space takes.
+    """Returns the part of `cluster` with the number of devices that a trial of the space needs.
 
     Raises:
-        InputError: there are fewer.
+        InputError: the cluster has fewer devices.
     """
     if space.num_workers is None or space.num_workers == cluster.num_devices:
         return cluster
@@ -52,7 +52,7 @@ def of_space(space: Space, cluster: ClusterSpec) -> ClusterSpec:
 
 
 def named_points(space: Space, cluster: ClusterSpec) -> tuple[NamedPoint, ...]:
-    """Returns every named point of the space with each of its recipes, in the space's order."""
+    """Returns every named point of the space with each of its recipes, in the order of the space."""
     resolved = [
         (name, recipe, _resolved(recipe, values, micro_batch, cluster))
         for recipe, values, (micro_batch,), name in space.combinations()
@@ -78,7 +78,7 @@ def named_points(space: Space, cluster: ClusterSpec) -> tuple[NamedPoint, ...]:
 def _resolved(
     recipe: Recipe, values: Mapping[str, Any], micro_batch: int, cluster: ClusterSpec
 ) -> tuple[Layout, BatchPoint] | str:
-    """Returns the point's layout and batch on all devices of `cluster`, or why it has none."""
+    """Returns the point's layout and batch on all devices of `cluster`, or the reason why it has none."""
     num_devices = cluster.num_devices
     try:
         layout = fill(values, num_devices)
@@ -91,7 +91,7 @@ def _resolved(
 
 
 def _lacks(columns: Columns, prediction: Prediction, row: int) -> str:
-    """Returns why the point of a row is predicted not to run well; "" where it is predicted to."""
+    """Returns the reason why the row's point is predicted not to run well; "" if it is predicted to run."""
     needed = float(prediction.memory.needed_gib[row])
     if not prediction.fits[row]:
         return f"out of memory: needs {needed:.1f} GiB of {columns.capacity_gib[row]:.1f}"
@@ -101,7 +101,6 @@ def _lacks(columns: Columns, prediction: Prediction, row: int) -> str:
 
 
 def show_named(points: Sequence[NamedPoint], cluster: ClusterSpec, tokens: float, console: Console) -> None:
-    """Prints the points as a table."""
     console.print(conditions(cluster), highlight=False)
     wide = console.width >= _WIDE
     names = ("point", "batch", "GiB", "step s", "80 %", "tok/s", "MFU", "days", "memory ok")
@@ -133,7 +132,7 @@ def show_named(points: Sequence[NamedPoint], cluster: ClusterSpec, tokens: float
 
 
 def named_json(points: Sequence[NamedPoint], cluster: ClusterSpec, tokens: float) -> list[dict[str, Any]]:
-    """Returns the points as JSON; figures are left out of a point that cannot run on these devices at all."""
+    """Returns the points as JSON; a point that cannot run on these devices has no figures."""
     return [
         {"point": point.name, "recipe": point.recipe.label, "fits": not point.reason, "reason": point.reason}
         | ({} if point.planned is None else planned_json(point.planned, cluster, tokens))

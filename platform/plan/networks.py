@@ -1,4 +1,4 @@
-"""Networks between nodes as users write them, and the best layout by network."""
+"""Parses networks between nodes, and finds the best layout for each network."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -19,18 +19,18 @@ _SWEEP = f"--sweep goes through one option's values, as in {SWEPT}=10,25,100,400
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class AtNetwork:
-    """The best layout on one network, or why there is none."""
+    """The best layout on one network, or the reason why none fits."""
 
     gbit_per_s: float
-    """Gbit/s of one node."""
+    """Gbit/s per node."""
     best: AtSize
 
 
 def split_network(written: str) -> tuple[str, float | None]:
-    """Returns the cluster and the Gbit/s a node of `2x8xH100@400`; None where no network is written.
+    """Splits `2x8xH100@400` into the cluster and the Gbit/s per node; None without a network.
 
     Raises:
-        InputError: what stands behind the @ is no network.
+        InputError: the text after the @ is not a network.
     """
     name, sign, network = written.rpartition("@")
     if not sign or written.endswith(".json"):
@@ -44,10 +44,10 @@ def split_network(written: str) -> tuple[str, float | None]:
 
 
 def parse_sweep(written: str) -> tuple[float, ...]:
-    """Returns the networks of `node-gbps=10,25,100`, in Gbit/s a node.
+    """Returns the networks of `node-gbps=10,25,100`, Gbit/s per node.
 
     Raises:
-        InputError: another option, or values that are no networks.
+        InputError: the option or a value is invalid.
     """
     name, _, values = written.partition("=")
     if name.strip().removeprefix("--") != SWEPT:
@@ -71,7 +71,7 @@ def by_network(space: Space, cluster: ClusterSpec, networks: Sequence[float]) ->
     """Returns the best layout of the space's first recipe on each network.
 
     Raises:
-        InputError: the cluster has one node, which no network changes.
+        InputError: the cluster has one node and no network between nodes.
     """
     if cluster.num_nodes == 1:
         raise InputError(
@@ -85,12 +85,11 @@ def by_network(space: Space, cluster: ClusterSpec, networks: Sequence[float]) ->
 
 
 def show_networks(rows: Sequence[AtNetwork], tokens: float, console: Console) -> None:
-    """Prints the best layout by network."""
     show_best("Gbit/s", [(row.gbit_per_s, row.best) for row in rows], tokens, console, about="Gbit/s: of a node")
 
 
 def show_best(name: str, rows: Sequence[tuple[float, AtSize]], tokens: float, console: Console, *, about: str) -> None:
-    """Prints the best layout by a number called `name`; in a narrow terminal layouts follow the table, by theirs."""
+    """Prints the best layout for each value of the quantity `name`; in a narrow terminal the layouts follow below."""
     numbered = console.width < WIDE
     names = (name, "batch", "tok/s", "step s", "80 %", "days", *(() if numbered else ("layout",)))
     table = table_of(*names, first="right")

@@ -1,4 +1,4 @@
-"""The part of a space that a software runs: this project's engines, or other software's strategies (`stacks.json`)."""
+"""Restricts a space to the layouts that a software (this project's engines, or one of `stacks.json`) can run."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -20,19 +20,19 @@ from trainers.spec.support import standing_refusal
 
 Combination = tuple[Recipe, dict[str, Any], tuple[int, ...], str]
 _SPLITTING = predicted()[0]
-"""An engine that splits a model in every way, in whose place those of a software's strategies stand."""
+"""An engine of this project with all model-parallel degrees; the engines of other software replace it."""
 _DEGREES = (*MODEL_PARALLEL, "virtual")
 _KERNELS = {
     name: defaults_of(Layout)[name]
     for name, axis in axes_of(Layout).items()
     if axis.column == "kernels" or (axis.of_some_engines and name not in ("schedule", "virtual"))
 }
-"""Axes of this project's kernels and engines, at their defaults, of which other software has its own."""
+"""Default values of the axes for kernels and engines that exist only in this project's trainers."""
 
 
 def with_engines_of(space: Space, software: str) -> Space:
-    """Returns the space with the engines and stages of other software in place of this project's, so that values of
-    other axes are checked against them; named points stay.
+    """Returns the space with the engines and stages of `software`, so that values of other axes are checked against
+    them. A space of named points is unchanged.
     """
     if software == THIS_PROJECT or space.points:
         return space
@@ -45,11 +45,11 @@ def with_engines_of(space: Space, software: str) -> Space:
 
 
 def combinations(space: Space, cluster: ClusterSpec, reach: Reach) -> Iterator[Combination]:
-    """Yields (recipe, axis values, micro-batches, point's name) of what the cluster's software runs of the space, with
-    degrees within `reach`.
+    """Yields (recipe, axis values, micro-batches, point's name) for the part of the space that the cluster's software
+    can run, with degrees within `reach`.
 
     Raises:
-        InputError: the space was given values that this software does not have.
+        InputError: the user set values that the software does not have.
     """
     if cluster.software == THIS_PROJECT:
         yield from space.combinations(cluster.num_devices, reach)
@@ -62,12 +62,12 @@ def combinations(space: Space, cluster: ClusterSpec, reach: Reach) -> Iterator[C
 
 
 def without_effect(space: Space, software: str) -> tuple[str, ...]:
-    """Returns the axes that the space was given and that other software has kernels of its own for."""
+    """Returns the axes that the user set and that have no effect, because other software has its own kernels."""
     return () if software == THIS_PROJECT else tuple(axis for axis in space.chosen if axis in _KERNELS)
 
 
 def refusal(recipe: Recipe, layout: Layout, software: str) -> str:
-    """Returns why `software` cannot run `recipe` on `layout`, whatever the devices; "" where it can."""
+    """Returns the reason why `software` cannot run `recipe` with `layout` on any devices; "" if it can."""
     if software == THIS_PROJECT:
         return standing_refusal(recipe, layout, layout.world_size) or ""
     if recipe.compression != "none":
@@ -81,13 +81,13 @@ def refusal(recipe: Recipe, layout: Layout, software: str) -> str:
 
 
 def _is_of(layout: Layout, strategy: str, software: str) -> bool:
-    """Returns whether what the layout's engine shards at its stage is what the software's engine does there."""
+    """Returns whether the layout's engine and the software's engine shard the same states at the layout's stage."""
     return not layout.zero_stage or rules_of(_engine(strategy, software)).label(layout) == layout.rules.label(layout)
 
 
 def _engine(strategy: str, software: str) -> str:
-    """Returns the engine of the layouts of a software's strategy: the software's own, or where that has whole replicas
-    as shards of one rank, the first that replicates.
+    """Returns the engine for layouts of a software's strategy. If the software's own engine lacks the strategy's stage
+    (it treats replicas as shards of one rank), the first engine with this stage.
     """
     engine, stage = fact(software, "engines", {})[strategy], STAGES[strategy]
     return engine if stage in rules_of(engine).stages else next(r.name for r in registered() if stage in r.stages)
@@ -98,17 +98,17 @@ def _degrees_of(values: Mapping[str, Any]) -> set[str]:
 
 
 def _strategies(space: Space, cluster: ClusterSpec) -> dict[str, dict[str, Any]]:
-    """Returns the values that other software has for axes of engines and kernels, by its strategies; of those that the
-    space was requested.
+    """Returns the values of the engine and kernel axes in other software, by strategy, for the strategies that the user
+    requested.
 
     Raises:
-        InputError: it has none of what was requested.
+        InputError: the software has none of the requested strategies.
     """
     software, replicated = cluster.software, "dp_replicate" in space.axes
     strategies: dict[str, dict[str, Any]] = {}
     for strategy in runs(software):
         if strategy == "hsdp" and not replicated:
-            continue  # the same layouts as fsdp, where no replicas are asked for
+            continue  # without replicas the layouts are the same as for fsdp
         strategies[strategy] = {
             **_KERNELS,
             "engine": _engine(strategy, software),
@@ -137,7 +137,7 @@ def _nothing_of(
 
 
 def _of_degrees(space: Space) -> Space:
-    """Returns the space without its axes of engines and kernels; what splits the model stays."""
+    """Returns the space without the axes of engines and kernels; the axes that split the model stay."""
     replaced = {"engine", "zero_stage", *_KERNELS}
 
     def without(axes: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:

@@ -12,10 +12,10 @@ from platform.report.image_formats import format_of
 
 
 def check_path(path: Path) -> None:
-    """Checks that a picture can be written to `path`, before anything is computed.
+    """Checks before the computation that a picture can be written to `path`.
 
     Raises:
-        InputError: no format that is drawn, or no such folder.
+        InputError: the format is not supported, or the folder does not exist.
     """
     format_of(path, "--png")
     if not path.parent.is_dir():
@@ -25,7 +25,7 @@ def check_path(path: Path) -> None:
 def draw_sizes(
     sizes: Sequence[AtSize], cluster: ClusterSpec, tokens: float, path: Path, *, title: str, basis: str
 ) -> None:
-    """Draws the days of the sizes that have a layout, with the 80 % interval; `basis` says what they rest on.
+    """Draws the days of all sizes that have a layout, with the 80 % interval; `basis` names the source of the figures.
 
     Raises:
         InputError: nothing fits at any size, or the file cannot be written.

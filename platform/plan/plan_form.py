@@ -1,4 +1,4 @@
-"""The form of a plan as `--json` prints it."""
+"""The JSON form of a plan (`--json`)."""
 
 from typing import Any, NotRequired, TypedDict
 
@@ -7,114 +7,114 @@ from platform.plan.sizes import RoundedBatch
 
 
 class NetworkForm(TypedDict):
-    """The network between nodes that is taken for granted."""
+    """The assumed network between nodes."""
 
     gbit_per_s_a_node: float
-    """Gbit/s of a node."""
+    """Gbit/s per node."""
     source: str
-    """Its origin: "assumed", "catalogue", "stated" or "measured"."""
+    """Source of the rate: "assumed", "catalogue", "stated" or "measured"."""
     node: str
-    """The kind of node that has it; empty where none is known."""
+    """The kind of node with this network; empty if unknown."""
 
 
 class WholesForm(TypedDict):
-    """Whole numbers that the plan is for."""
+    """Integer values that the plan assumes."""
 
     values: list[int]
-    """The values, one for each recipe that differs."""
+    """The values, one for each different recipe."""
     source: str
-    """Their origin."""
+    """Source of the values."""
 
 
 class PriceForm(TypedDict):
-    """The price of a device hour."""
+    """Price of a device per hour."""
 
     value: float | None
-    """US dollars, where a price is known."""
+    """US dollars; null if the price is unknown."""
     source: str
-    """Its origin."""
+    """Source of the price."""
 
 
 class AssumptionsForm(TypedDict):
-    """The facts on which the figures rest."""
+    """The assumptions of the figures."""
 
     network: NetworkForm | None
-    """The network between nodes; null within one node."""
+    """The network between nodes; null for a single node."""
     seq_len: WholesForm
-    """Tokens of a sequence."""
+    """Tokens per sequence."""
     global_batch: WholesForm
-    """Sequences of an optimizer step."""
+    """Sequences per optimizer step."""
     price_per_gpu_h: PriceForm
-    """The price of a device hour."""
+    """Price of a device per hour."""
     software: str
-    """The software whose trainers run the layouts."""
+    """The software that trains the layouts."""
 
 
 class LayoutPlanForm(TypedDict):
-    """A layout with what is predicted of it."""
+    """A layout with its prediction."""
 
     layout: str
     """The layout in one line."""
     layout_id: str
-    """Hash of what defines it."""
+    """Hash of the fields that define the layout."""
     micro_batch: int
-    """Sequences a device and micro-step."""
+    """Sequences per device and micro-step."""
     grad_accum: int
-    """Micro-steps of a step."""
+    """Micro-steps per optimizer step."""
     step_time_s: float
-    """Seconds of an optimizer step."""
+    """Seconds per optimizer step."""
     step_time_low_s: float
-    """Lower end of its 80 % interval."""
+    """Lower end of the 80 % interval of the step time, s."""
     step_time_high_s: float
-    """Upper end of its 80 % interval."""
+    """Upper end of the 80 % interval of the step time, s."""
     tokens_per_s: float
     """Tokens/s over all devices."""
     mfu: float
-    """Model FLOPs over the datasheet's peak."""
+    """Model FLOP/s divided by the datasheet peak."""
     needed_gib: float
     """GiB that a device needs."""
     fit_probability: float
-    """Probability that it fits."""
+    """Probability that the layout fits in memory."""
     ok_probability: float
-    """Probability that it runs with head-room."""
+    """Probability that the layout runs within memory, including the allocator's pools."""
     days: float
-    """Days that the tokens take."""
+    """Training days for the tokens."""
     cost: float | None
-    """The price of these days in US dollars; null where none is known."""
+    """Cost of these days in US dollars; null if the price is unknown."""
     shares: dict[str, float]
     """Shares of the step by part: compute, host, communication, bubble."""
     loses_by: str
-    """The part of the step by which it loses most against the first; empty where it does not."""
+    """The part of the step that loses most time against the first layout; empty if the layout is not slower."""
     software: str
-    """The software whose trainers run it."""
+    """The software that trains the layout."""
     measured: bool
-    """Whether a study of `--learn-from` measured it."""
+    """True if a study of `--learn-from` measured the step time."""
 
 
 class ElapsedForm(TypedDict):
-    """The days of a training with its checkpoints, restarts and failures; null where no segment is likely to end."""
+    """Days of a training with checkpoints, restarts and failures; null if a segment is unlikely ever to complete."""
 
     elapsed_days: float | None
-    """Days from beginning to end."""
+    """Days from the start to the end."""
     elapsed_days_low: float | None
-    """Lower end of their interval."""
+    """Lower end of the interval of `elapsed_days`."""
     elapsed_days_high: float | None
-    """Upper end of their interval."""
+    """Upper end of the interval of `elapsed_days`."""
     goodput: float
-    """Share of these days in which it trains."""
+    """Share of the elapsed days spent on steps that were not lost."""
 
 
 @with_fields_of(ElapsedForm)
 class TimedLayoutForm(LayoutPlanForm):
-    """A layout with its days by all that interrupts a training."""
+    """A layout with its days including all interruptions."""
 
 
 @with_fields_of(TimedLayoutForm, optional=True)
 class SizeForm(TypedDict):
-    """The best layout of one size; the keys of a layout are left out where nothing fits."""
+    """The best layout of one size; layout keys are absent if nothing fits."""
 
     reason: str
-    """The reason why nothing fits; empty where a layout does."""
+    """The reason why nothing fits; empty if a layout fits."""
 
 
 @with_fields_of(TimedLayoutForm, optional=True)
@@ -135,36 +135,36 @@ class NodesForm(SizeForm):
 
 @with_fields_of(TimedLayoutForm, optional=True)
 class SweepForm(SizeForm):
-    """The best layout by one network between nodes."""
+    """The best layout for one network between nodes."""
 
     node_gbps: float
-    """Gbit/s of a node."""
+    """Gbit/s per node."""
 
 
 @with_fields_of(TimedLayoutForm, optional=True)
 class BalanceForm(SizeForm):
-    """The best layout by how unevenly tokens choose experts."""
+    """The best layout for one imbalance between experts."""
 
     balance: float
-    """Rows of the fullest rank over the mean."""
+    """Token rows on the fullest rank divided by the mean."""
 
 
 @with_fields_of(LayoutPlanForm, optional=True)
 class PointForm(TypedDict):
-    """A named point of the space; figures are left out where it cannot run on these devices at all."""
+    """A named point of the space; figures are absent if it cannot run on these devices."""
 
     point: str
-    """Its name."""
+    """Name of the point."""
     recipe: str
-    """Its recipe in one line."""
+    """The point's recipe in one line."""
     fits: bool
-    """Whether it fits."""
+    """True if the point fits in memory."""
     reason: str
-    """The reason why it does not."""
+    """The reason why the point does not fit; empty if it fits."""
 
 
 class LargestForm(LayoutPlanForm):
-    """The largest model of one number of devices."""
+    """The largest model on one number of devices."""
 
     gpus: int
     """Number of devices."""
@@ -177,89 +177,89 @@ class LargestForm(LayoutPlanForm):
     heads: int
     """Attention heads."""
     config: dict[str, Any]
-    """The model's `config.json`."""
+    """`config.json` of the model."""
 
 
 class PhaseForm(LayoutPlanForm):
-    """A phase of a ramp of the global batch."""
+    """A phase of a global batch ramp-up."""
 
     global_batch: int
-    """Sequences of an optimizer step."""
+    """Sequences per optimizer step."""
     nodes: int
     """Number of nodes."""
     efficiency: float
-    """Tokens/s a device over those of the last phase."""
+    """Tokens/s per device divided by the best rate of this phase on any number of nodes."""
 
 
 class RecipePlanForm(TypedDict):
-    """The layouts of one recipe; of one that nothing fits, `recipe`, `layouts` and `reason` alone."""
+    """The layouts of one recipe. If nothing fits: only `recipe`, `layouts` and `reason`."""
 
     recipe: str
     """The recipe in one line."""
     layouts: list[TimedLayoutForm]
-    """The best layouts, the fastest first."""
+    """The best layouts, fastest first."""
     reason: NotRequired[str]
     """The reason why there is no layout."""
     faster_if_it_fits: NotRequired[LayoutPlanForm | None]
-    """A layout that would be faster than the first, and might not fit."""
+    """A layout that is faster than the first but less sure to fit."""
     num_layouts: NotRequired[int]
-    """Layouts that were predicted."""
+    """Number of layouts that fit with some micro-batch."""
     num_too_large: NotRequired[int]
-    """Layouts of these that do not fit."""
+    """Number of layouts that fit with no micro-batch."""
     loses_by: NotRequired[dict[str, int]]
-    """Numbers of layouts by the part of the step by which they lose most."""
+    """Number of slower layouts by the part of the step that loses most time against the first layout."""
     nearest: NotRequired[str]
-    """The layout that is nearest to fitting; empty where something fits."""
+    """The layout that comes nearest to fitting; empty if something fits."""
     num_points: NotRequired[int]
-    """Batch points that were predicted."""
+    """Number of points (layout and micro-batch) considered."""
     skipped: NotRequired[dict[str, int]]
-    """Numbers of layouts that cannot run, by reason."""
+    """Number of skipped points by reason."""
     learned: NotRequired[str]
-    """The corrections by a study of `--learn-from`, in words."""
+    """The corrections from the `--learn-from` study, as text."""
     at_listed_ends: NotRequired[list[str]]
-    """Axes of which the best layout has the last listed value."""
+    """Sentences on axes for which the best layout has the last listed value."""
 
 
 class FewestForm(TypedDict):
-    """The fewest nodes that hold the model."""
+    """The fewest nodes on which the model fits."""
 
     nodes: int
     """Number of nodes."""
     global_batch: int
-    """Sequences of an optimizer step."""
+    """Sequences per optimizer step."""
     fewer_with_another_batch: RoundedBatch | None
-    """A global batch with which fewer nodes do; null for none."""
+    """A global batch with which fewer nodes suffice; null if there is none."""
     needed_gib: float
-    """GiB of the fullest device."""
+    """GiB on the fullest device."""
     parts_gib: dict[str, float]
-    """Its GiB by part."""
+    """GiB on the fullest device by part."""
     binding_rank: str
-    """The rank of the fullest device, in words."""
+    """The rank of the fullest device, as text."""
     smallest: str
-    """The smallest layout in one line."""
+    """The layout with the least memory, in one line."""
     against_nodes: list[NodesForm]
     """The best layout by number of nodes."""
 
 
 class PlanForm(TypedDict):
-    """A plan. It has `recipes`, or in its place the key of the question that was asked."""
+    """A plan. It has `recipes`, or instead the key of the question that was asked."""
 
     space: str
     """Name of the space."""
     cluster: str
-    """The cluster as it was written."""
+    """The cluster as the user wrote it."""
     software: str
-    """The software whose trainers run the layouts."""
+    """The software that trains the layouts."""
     tokens: float
-    """Token budget that days and cost are counted for."""
+    """Tokens to train on, the basis of days and cost."""
     assumptions: AssumptionsForm
-    """The facts on which the figures rest."""
+    """The assumptions of the figures."""
     recipe: NotRequired[str]
-    """The recipe in one line, where the answer is for one."""
+    """The recipe in one line, if the answer is for one recipe."""
     recipes: NotRequired[list[RecipePlanForm]]
     """The layouts of each recipe."""
     not_in_full: NotRequired[dict[str, str]]
-    """Axes of which not all values are listed, with the reason."""
+    """Axes of which only some values are listed, with the reason."""
     gpus: NotRequired[list[DevicesForm]]
     """`--gpus`: the best layout by number of devices."""
     min_nodes: NotRequired[FewestForm]

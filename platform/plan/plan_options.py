@@ -1,6 +1,4 @@
-"""The options of `python -m platform.plan` as one frozen value, with their bounds and which of them exclude each
-other.
-"""
+"""The options of `python -m platform.plan` as one frozen value, with limits and exclusions."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -27,19 +25,19 @@ _LARGEST = {
     "price_per_gpu_h": 1e6,
     "node_gbps": LARGEST_GBPS,
 }
-"""Largest value by option; it must also be above 0 and a number."""
+"""Largest value of an option. A value must also be a number above 0."""
 _QUESTIONS = ("max_model", "min_nodes", "batch_rampup", "sweep", "balance")
 _OF_ONE = ("gpus", "png", "micro_batch", "save_layout", "learn_from")
-"""Further options of a plan of one model on one cluster."""
+"""More options that need one model on one cluster."""
 _BY_SIZE = ("gpus", "min_nodes", "batch_rampup")
-"""Options whose answers are for other numbers of devices too."""
+"""Options whose answers cover other numbers of devices."""
 _BY_AXES = (*_BY_SIZE, "sweep", "balance")
 """Options whose answers need a layout for any number of devices, or any network."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class PlanOptions:
-    """All options of one command. Fields are named as their options are."""
+    """All options of one command, named like the command-line options."""
 
     space: tuple[str, ...] = argument(
         nargs="+",
@@ -139,11 +137,11 @@ class PlanOptions:
 
     @property
     def compares(self) -> bool:
-        """Whether the answer is a table with a row for each model and cluster."""
+        """Whether the answer is a table with one row for each model and cluster."""
         return len(self.space) > 1 or len(self.cluster) > 1 or self.deadline is not None or self.max_cost is not None
 
     def alone(self, space: str, cluster: str) -> "PlanOptions":
-        """Returns the options of a plan of one space on one cluster."""
+        """Returns the options of a plan for one space on one cluster."""
         return dataclasses.replace(self, space=(space,), cluster=(cluster,)).with_written_network()
 
     @property
@@ -153,14 +151,14 @@ class PlanOptions:
 
     @property
     def asks_of_several_nodes(self) -> bool:
-        """Whether the answer is for other numbers of devices than the cluster's too, which may be several nodes."""
+        """Whether the answer also covers other numbers of devices, and therefore perhaps several nodes."""
         return any(getattr(self, name) for name in _BY_SIZE)
 
     def with_written_network(self) -> "PlanOptions":
-        """Returns the options with the network of `--cluster 2x8xH100@400` as that of `--node-gbps`.
+        """Returns the options with the network of `--cluster 2x8xH100@400` moved to `--node-gbps`.
 
         Raises:
-            InputError: what is written is no network, or `--node-gbps` is another.
+            InputError: the network is invalid, or `--node-gbps` states another one.
         """
         if len(self.cluster) != 1:
             return self
@@ -175,10 +173,10 @@ class PlanOptions:
         return dataclasses.replace(self, cluster=(cluster,), node_gbps=network)
 
     def check_comparison(self, spaces: Sequence[Space]) -> None:
-        """Checks that no option asks for more of a comparison than a row for each model and cluster.
+        """Checks that a comparison has no options for a plan of one model on one cluster.
 
         Raises:
-            InputError: one does, or a space has named points alone.
+            InputError: it has one, or a space consists of named points.
         """
         self._check_bounds()
         if excluded := [_option(name) for name in (*_QUESTIONS, *_OF_ONE) if getattr(self, name)]:
@@ -192,11 +190,10 @@ class PlanOptions:
                 raise InputError(f"space {space.name} has named points, which are planned on one cluster: leave it out")
 
     def check(self, space: Space) -> None:
-        """Checks that the options are within bounds, and that each of them has an effect beside the others and for the
-        space.
+        """Checks that all options are within limits, compatible with each other, and effective for the space.
 
         Raises:
-            InputError: they are not.
+            InputError: an option is not.
         """
         self._check_bounds()
         if self.sweep is not None:
@@ -238,7 +235,7 @@ class PlanOptions:
                 raise InputError(f"{_option(name)} must be above 0 and at most {largest:g}, got {shortened(value)}")
 
     def _check_sweep(self, written: str) -> None:
-        """Checks that the sweep can be read, and that no other network is given beside it."""
+        """Checks that the sweep is valid and that no other network is given."""
         parse_sweep(written)
         if self.node_gbps is not None:
             raise InputError(
@@ -247,7 +244,7 @@ class PlanOptions:
             )
 
     def _check_saving(self, space: Space, question_options: list[str]) -> None:
-        """Checks that the answer has one first layout that this project's commands can run."""
+        """Checks that the answer has a single first layout that this project's commands can run."""
         questions = [*question_options, *(["--gpus"] if self.gpus else [])]
         if questions or space.points:
             question = questions[0] if questions else f"the named points of {space.name}"

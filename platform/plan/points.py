@@ -1,4 +1,4 @@
-"""Every layout x micro-batch of a space on a cluster: the layouts themselves, with what is left out and why."""
+"""Enumerates every layout and micro-batch of a space on a cluster; counts the skipped ones by reason."""
 
 import collections
 import dataclasses
@@ -19,29 +19,26 @@ from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
 
 UNDIVIDED = "micro-batch x data-parallel ranks do not divide the global batch"
-"""Reason of a point that a search skips for its batch alone."""
+"""Reason for skipping a point because of its batch."""
 _WIDE_FROM = 16
-"""Devices from which on a plan has other degrees than a search of the space, whose layouts are too many to be measured.
-"""
+"""Number of devices from which a plan tries more degrees than a search, which could not measure so many layouts."""
 UNFILLED = "micro-batches do not fill the pipeline, or the rounds of an interleaved schedule"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class PlanPoints:
-    """The points of one recipe that can run, apart from memory."""
+    """The points of one recipe that can run if they fit in memory."""
 
     recipe: Recipe
     layouts: tuple[Layout, ...]
-    """The layout of each row."""
     batches: tuple[BatchPoint, ...]
-    """The batch point of each row."""
     skipped: tuple[tuple[str, int], ...]
-    """(reason, points)."""
+    """(reason, number of points)."""
     num_points: int
     """Number of points considered."""
 
     def columns(self, cluster: ClusterSpec) -> Columns:
-        """Returns the cost model's input, a row a point."""
+        """Returns the cost model's input, one row per point."""
         return planned_columns(self.of_recipe, cluster)
 
     @property
@@ -51,11 +48,10 @@ class PlanPoints:
 
 
 def points_of(space: Space, recipe: Recipe, cluster: ClusterSpec, reach: Reach | None = None) -> PlanPoints:
-    """Returns the layouts that `space` gives for `recipe` on all devices of `cluster`, at each of its micro-batches.
+    """Returns the layouts of `space` for `recipe` on all devices of `cluster`, at each micro-batch of the space.
 
-    The layouts are those that the cluster's software runs, of this project's trainers those of a search, with further
-    degrees within `reach` (by default every divisor on many devices). `recipe` may be one that the space lacks, such as
-    that of a larger model.
+    The layouts are limited to what the cluster's software runs, with more degrees according to `reach` (default: every
+    divisor on many devices). `recipe` may be outside the space, for example with a larger model.
     """
     rows: list[tuple[Layout, BatchPoint]] = []
     skipped: collections.Counter[str] = collections.Counter()
@@ -97,7 +93,7 @@ def points_of(space: Space, recipe: Recipe, cluster: ClusterSpec, reach: Reach |
 
 
 def recipes_of(space: Space) -> tuple[Recipe, ...]:
-    """Returns the planned recipes: those of the space, or of its named points."""
+    """Returns the recipes to plan: those of the space, or those of its named points."""
     if not space.points:
         return space.recipes
     return tuple(dict.fromkeys(recipe for recipe, *_ in space.combinations()))
@@ -106,7 +102,7 @@ def recipes_of(space: Space) -> tuple[Recipe, ...]:
 def _combinations(
     space: Space, recipe: Recipe, cluster: ClusterSpec, reach: Reach
 ) -> Iterator[tuple[Mapping[str, Any], tuple[int, ...]]]:
-    """Yields (axis values, micro-batches) of `recipe`, as the cluster's software runs them."""
+    """Yields (axis values, micro-batches) of `recipe` for the cluster's software."""
     if recipe not in recipes_of(space):
         space = dataclasses.replace(space, recipe=recipe, further_recipes=())
         yield from ((values, micro_batches) for _, values, micro_batches, _ in combinations(space, cluster, reach))

@@ -1,4 +1,4 @@
-"""Prices of devices as users state them: of a cluster, a node or a device, an hour."""
+"""Parses device prices given per cluster, node or device hour."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -8,16 +8,16 @@ from platform.cost_model.hardware import ClusterSpec, find_cluster, node_names
 from platform.plan.networks import split_network
 
 _LARGEST = 1e6
-"""Largest price of a device an hour."""
+"""Largest price of a device per hour."""
 _PRICE = re.compile(r"\$?\s*(\d+\.?\d*|\.\d+)\s*(?:USD)?\s*(?:/\s*h)?")
 
 
 def price_of(cluster: ClusterSpec, prices: Sequence[str], per_device: float | None) -> float | None:
-    """Returns what a device of `cluster` costs an hour by `--price`, whose entry of its node goes before one of its
-    device, else by `--price-per-gpu-h`; None where neither states it.
+    """Returns the price of a device of `cluster` per hour from `--price`, an entry for its node before one for its
+    device, else from `--price-per-gpu-h`; None if neither states one.
 
     Raises:
-        InputError: an entry is not written as one.
+        InputError: an entry is malformed.
     """
     read = [_read(written) for written in prices]
     of_node = [hourly for priced, hourly in read if priced.name == cluster.name and priced.name in node_names()]
@@ -26,10 +26,10 @@ def price_of(cluster: ClusterSpec, prices: Sequence[str], per_device: float | No
 
 
 def check_prices(prices: Sequence[str], clusters: Iterable[ClusterSpec]) -> None:
-    """Checks that each price is of one of the clusters.
+    """Checks that each price belongs to one of the clusters.
 
     Raises:
-        InputError: one is of none.
+        InputError: a price belongs to none.
     """
     listed = list(clusters)
     for written in prices:
@@ -45,7 +45,7 @@ def _same(priced: ClusterSpec, cluster: ClusterSpec) -> bool:
 
 
 def _read(written: str) -> tuple[ClusterSpec, float]:
-    """Returns the cluster that is priced, and what one of its devices costs an hour."""
+    """Returns (cluster with a price, price of one of its devices per hour)."""
     name, sign, text = written.rpartition("=")
     match = _PRICE.fullmatch(text.strip())
     if not sign or not name.strip() or match is None or not 0 < float(match[1]) <= _LARGEST:

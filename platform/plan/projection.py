@@ -1,4 +1,4 @@
-"""Corrects plans by a study: measured step times where it has them, predictions corrected by it elsewhere."""
+"""Corrects a plan by a study: uses measured step times, and corrects the predictions of the other points."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -28,9 +28,9 @@ class Projection:
 
     prediction: Prediction
     measured: Mask
-    """Points whose step time is a measured one."""
+    """Points with a measured step time."""
     sentence: str
-    """Sentence on the lessons and the measurements, for the user."""
+    """Sentence for the user on the corrections and measurements."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,14 +41,14 @@ class StudyPrior:
     cluster: Cluster
     measurements: tuple[Measurement, ...]
     memory_capped: bool = False
-    """Whether plans cap the memory of devices: what was measured ran in all of it, and need not run in less."""
+    """Whether the plan caps device memory. The study ran without the cap, so a measured point may not fit."""
 
     @classmethod
     def of(cls, name: str, cluster: Cluster, measurements: Sequence[Measurement], software: str) -> "StudyPrior":
-        """Returns the timed ones of `measurements`, of engines that the cost model knows.
+        """Keeps the `measurements` with a step time and an engine that the cost model knows.
 
         Raises:
-            InputError: there are none, or plans are for another software than that of studies.
+            InputError: there are none, or `software` is not this project's.
         """
         if software != THIS_PROJECT:
             raise InputError(f"--learn-from names a study of {THIS_PROJECT}, got --software {software}: leave one out")
@@ -79,7 +79,7 @@ class StudyPrior:
         steps = np.array([measurement.step_time_s or 0.0 for measurement in self.measurements])
         places = gp_inputs_of_rows(axes, both, everything, num_measured=len(measured_points))
         calibration = calibrate(places, everything, np.arange(len(measured_points)), steps)
-        # Memory is the catalogue's capacity of these devices, which the caller may have capped.
+        # Memory predictions are kept: `both` has the catalogue's capacity, but the caller may have capped it.
         step = take(calibration.corrected, slice(len(measured_points), None))
         corrected = dataclasses.replace(
             prediction, step=step.step, sigma=step.sigma, stall=step.stall, low_s=step.low_s, high_s=step.high_s
@@ -94,7 +94,7 @@ class StudyPrior:
         return Projection(prediction=_with_measured(corrected, measured), measured=is_measured, sentence=sentence)
 
     def _measured_s(self, points: Sequence[Point], cluster: ClusterSpec) -> Array:
-        """Returns the median step time of each point where these devices measured it, NaN elsewhere."""
+        """Returns the median measured step time of each point, s, on the same devices; NaN if not measured."""
         times: dict[tuple[str, str, int], list[float]] = {}
         if _same_devices(from_cluster(self.cluster), cluster):
             for measurement in self.measurements:
@@ -109,7 +109,7 @@ def _same_devices(a: ClusterSpec, b: ClusterSpec) -> bool:
 
 
 def _basis(num_measured: int, num_points: int, origin: ClusterSpec, cluster: ClusterSpec) -> str:
-    """Returns which step times are measured and which predicted, and what the study does not cover."""
+    """Returns text on measured and predicted step times, and on differences to the study's devices."""
     basis = f"{num_measured} of {num_points:,} points measured, the others predicted"
     if not num_measured:
         basis = "every step time predicted"
@@ -121,14 +121,14 @@ def _basis(num_measured: int, num_points: int, origin: ClusterSpec, cluster: Clu
 
 
 def _axes(point: Point, cluster: ClusterSpec) -> dict[str, Any]:
-    """Returns what distinguishes points: their layouts' axes, and where they run."""
+    """Returns the values that distinguish points: the axes of the layout, the device and the number of nodes."""
     _, layout, _ = point
     axes = {name: getattr(layout, name) for name in axes_of(Layout)}
     return {**axes, "device": cluster.device.name, "nodes": cluster.num_nodes}
 
 
 def _with_measured(prediction: Prediction, measured: Array) -> Prediction:
-    """Returns `prediction` with the measured step times in place of its own, and the interval of a measurement."""
+    """Returns `prediction` with measured step times where there are any, and the interval of a measurement for them."""
     is_measured = np.isfinite(measured)
     scale = np.where(is_measured, measured / prediction.step.total_s, 1.0)
     parts = {field.name: getattr(prediction.step, field.name) * scale for field in dataclasses.fields(prediction.step)}

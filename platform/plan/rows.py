@@ -1,4 +1,4 @@
-"""The rows of a plan's answer, and the file that `--csv` writes of them."""
+"""The rows of a plan's answer, and their CSV file (`--csv`)."""
 
 import json
 from collections.abc import Mapping
@@ -8,13 +8,11 @@ from typing import Any
 from platform.report.table import Column, write_csv
 
 _LISTS = ("comparison", "gpus", "sweep", "batch_rampup", "max_model", "points")
-"""Names of the rows of the answers but that by layout; an answer has one of them."""
+"""Keys of an answer that hold rows, except rows by layout; an answer has at most one of them."""
 
 
 def rows_of(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns an answer's rows: layouts, the best first, or a row for each cluster, number of devices, network or
-    phase.
-    """
+    """Returns an answer's rows: layouts, best first, or a row for each cluster, number of devices, network or phase."""
     if "recipes" in answer:
         return [{"recipe": recipe["recipe"], **layout} for recipe in answer["recipes"] for layout in recipe["layouts"]]
     if fewest := answer.get("min_nodes"):
@@ -23,7 +21,7 @@ def rows_of(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def write_rows(path: Path, answer: Mapping[str, Any]) -> None:
-    """Writes the rows as CSV, a column for each key; objects are written as JSON.
+    """Writes the rows as CSV, one column per key; objects are written as JSON.
 
     Raises:
         InputError: the file cannot be written.

@@ -1,6 +1,4 @@
-"""Finds the best layout against the number of devices: days, device-days, nodes that are needed, a schedule of
-batches.
-"""
+"""Finds the best layout by number of devices: days and device-days, fewest nodes, and batch ramp-ups."""
 
 import dataclasses
 import itertools
@@ -21,14 +19,12 @@ from trainers.spec.recipe import Recipe
 
 _LARGEST_BATCH = 10_000_000
 EFFICIENCY = 0.8
-"""Share of the best rate per device in a phase of a batch ramp-up: the largest number of nodes that keeps it is
-taken.
-"""
+"""Least share of a ramp-up phase's best rate per device; the largest number of nodes that keeps it is chosen."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class AtSize:
-    """The best layout on one number of devices, or why there is none."""
+    """The best layout on one number of devices, or the reason why there is none."""
 
     num_devices: int
     planned: PredictedLayout | None
@@ -43,14 +39,12 @@ class RampPhase:
     num_nodes: int
     planned: PredictedLayout
     efficiency: float
-    """Rate per device over the best one of the phase."""
+    """Rate per device divided by the best rate of the phase."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class RoundedBatch:
-    """A number of nodes that a model fits on only where its global batch is rounded up to a multiple of their
-    devices.
-    """
+    """A number of nodes on which a model fits only with its global batch rounded up to a multiple of their devices."""
 
     num_nodes: int
     global_batch: int
@@ -58,30 +52,30 @@ class RoundedBatch:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Fewest:
-    """The smallest number of nodes that holds a model."""
+    """The smallest number of nodes on which a model fits."""
 
     num_nodes: int
     recipe: Recipe
-    """The recipe that is trained there: with the batch that was stated, or one that the nodes share."""
+    """The recipe trained there, with the stated batch or one that the nodes share evenly."""
     planned: PredictedLayout
     parts_gib: Mapping[str, float]
-    """Memory of the layout that needs least there."""
+    """Memory by part of the layout that needs least, GiB."""
     needed_gib: float
     rank: str
-    """The pipeline rank with most memory."""
+    """The pipeline rank with the most memory."""
     smallest: str
-    """Label of that layout, with its micro-batch."""
+    """Label of the layout that needs least memory, with its micro-batch."""
     refused_sizes: tuple[tuple[int, str], ...]
-    """(nodes, reason) for each number that is too small."""
+    """(nodes, reason) for each number of nodes that is too small."""
     rounded: RoundedBatch | None
-    """The rounded batch that fits on fewer nodes; None where nothing does."""
+    """A rounded batch that fits on fewer nodes; None if there is none."""
 
 
 def parse_counts(text: str) -> tuple[int, ...]:
-    """Returns device counts: "2..3072" doubles from one to the other, "4,8,16" is a list.
+    """Parses device counts: "2..3072" doubles from 2 to 3072, "4,8,16" is a list.
 
     Raises:
-        InputError: neither, or a count below 1.
+        InputError: the text is malformed, or a count is below 1.
     """
     try:
         if ".." in text:
@@ -104,7 +98,7 @@ UNSURE = f"memory suffices for no layout with {100 * SURE:.0f} % probability"
 def at_size(
     space: Space, recipe: Recipe, cluster: ClusterSpec, taught: StudyPrior | None = None, *, fullest: float = 1.0
 ) -> AtSize:
-    """Returns the best layout on exactly this cluster, at that balance of experts (`best_plan`)."""
+    """Returns the best layout on exactly this cluster; for `fullest` see `best_plan`."""
     try:
         plan = best_plan(space, recipe, cluster, top=1, taught=taught, fullest=fullest)
     except InputError as error:
@@ -121,7 +115,7 @@ def against_devices(
     counts: Sequence[int],
     taught: StudyPrior | None = None,
 ) -> tuple[AtSize, ...]:
-    """Returns the best layout on each count of the cluster's devices."""
+    """Returns the best layout for each count of the cluster's devices."""
     best: list[AtSize] = []
     for count in counts:
         try:
@@ -134,12 +128,14 @@ def against_devices(
 
 
 def fewest_nodes(space: Space, recipe: Recipe, cluster: ClusterSpec, *, max_nodes: int = 1024) -> Fewest:
-    """Returns the smallest number of nodes on which some layout of the space fits with a probability of `SURE` at the
-    recipe's global batch; where that is assumed, at the nearest one that the nodes share evenly. Where a stated batch
-    leaves out fewer nodes on which another, a multiple of the devices, fits, the first such number is given beside it.
+    """Returns the smallest number of nodes on which a layout of the space fits with a probability of at least `SURE`.
+
+    A stated global batch is kept; an assumed one is replaced by the nearest batch that the nodes share evenly. If a
+    stated batch excludes a smaller number of nodes on which a multiple of their devices would fit, the result names the
+    first such number.
 
     Raises:
-        InputError: not even `max_nodes` nodes do.
+        InputError: no layout fits on `max_nodes` nodes.
     """
     refused_sizes: list[tuple[int, str]] = []
     rounded: RoundedBatch | None = None
@@ -161,7 +157,7 @@ def fewest_nodes(space: Space, recipe: Recipe, cluster: ClusterSpec, *, max_node
 
 
 def is_sure(size: AtSize) -> bool:
-    """Returns whether the best layout fits with a probability of `SURE`."""
+    """Returns whether the best layout fits with a probability of at least `SURE`."""
     return size.planned is not None and size.planned.ok_probability >= SURE
 
 
@@ -203,11 +199,11 @@ def ramp_up(
 ) -> tuple[RampPhase, ...]:
     """Returns for each (global batch, nodes or None) the layout and micro-batch to use.
 
-    A phase without a number of nodes gets the most (doubling up to the cluster's) that keep `EFFICIENCY` of its best
-    rate a device.
+    A phase without a number of nodes gets the largest number (by doubling, up to the cluster's) that keeps `EFFICIENCY`
+    of its best rate per device.
 
     Raises:
-        InputError: a phase has no layout that fits.
+        InputError: no layout fits for a phase.
     """
     planned_phases: list[RampPhase] = []
     for global_batch, num_nodes in phases:
@@ -236,10 +232,10 @@ def ramp_up(
 
 
 def parse_phases(text: str) -> tuple[tuple[int, int | None], ...]:
-    """Returns the phases of a ramp-up: "32,64,128", or with nodes "32:8,64:16".
+    """Parses the phases of a batch ramp-up: "32,64,128", or with nodes "32:8,64:16".
 
     Raises:
-        InputError: not so written.
+        InputError: the text is malformed.
     """
     phases: list[tuple[int, int | None]] = []
     for part in text.split(","):

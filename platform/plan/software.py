@@ -1,4 +1,4 @@
-"""Columns of layouts under other software, whose stack replaces this project's trainers."""
+"""Cost model columns for layouts that run under other software."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ Point = tuple[Recipe, Layout, BatchPoint]
 
 
 def planned_columns(points: Sequence[Point], cluster: ClusterSpec) -> Columns:
-    """Returns a row for each (recipe, layout, batch point), in order, as the software of `cluster` runs it.
+    """Returns one row for each (recipe, layout, batch point), in order, for the software of `cluster`.
 
     Other software uses a layout's degrees, sharding stage, checkpointing and offload, but its own kernels and data
     parallelism.
@@ -51,7 +51,7 @@ def attention_of(recipe: Recipe, strategy: str, cluster: ClusterSpec) -> str:
 
 
 def _row(recipe: Recipe, layout: Layout, software: str) -> Row:
-    """Returns the row that a table would have for the layout under `software`."""
+    """Returns the layout under `software` as a row of a measurement table."""
     return {
         **dict.fromkeys(NEEDED, ""),
         "model": recipe.model.architecture,
@@ -88,9 +88,7 @@ def _columns(points: Sequence[Point], row: Row, cluster: ClusterSpec) -> Columns
 
 
 def distinct(columns: Columns, rows: Sequence[int]) -> list[int]:
-    """Returns those of `rows` that differ from every earlier one in some column: layouts that a software runs alike
-    count once.
-    """
+    """Returns the `rows` whose columns differ from every earlier row; the software runs equal ones identically."""
     first_rows: dict[bytes, int] = {}
     matrix = np.stack([np.broadcast_to(array, columns.shape) for array in columns.arrays().values()], axis=-1)
     for row in rows:

@@ -29,10 +29,10 @@ from search_spaces.space import Space
 
 
 def space_of(options: PlanOptions) -> Space:
-    """Returns the space of the options, with the engines of their software.
+    """Returns the space of the options, with the engines of the software.
 
     Raises:
-        InputError: it is unknown, or cannot be planned.
+        InputError: the space is unknown or cannot be planned.
     """
     (name,) = options.space
     try:
@@ -48,10 +48,10 @@ def space_of(options: PlanOptions) -> Space:
 
 
 def cluster_of(options: PlanOptions, spaces: Sequence[Space], console: Console) -> ClusterSpec:
-    """Returns the cluster of the options, with its network, memory, software and price as they state them.
+    """Returns the cluster of the options with the stated network, memory, software and price.
 
     Raises:
-        InputError: none is named, it is unknown, or it lacks figures for the spaces.
+        InputError: no cluster is named, it is unknown, or it lacks figures for the spaces.
         ClusterError: Ray fails.
     """
     cluster = _written(options, console)
@@ -74,10 +74,10 @@ def cluster_of(options: PlanOptions, spaces: Sequence[Space], console: Console) 
 
 
 def _written(options: PlanOptions, console: Console) -> ClusterSpec:
-    """Returns the cluster of the options: a written one, one of a probe's file, or a live one.
+    """Returns the cluster of the options: from its text, from a probe's file, or from Ray.
 
     Raises:
-        InputError: none is named, or it is unknown.
+        InputError: no cluster is named, or it is unknown.
         ClusterError: Ray fails.
     """
     in_ray = options.address or os.environ.get("RAY_ADDRESS")

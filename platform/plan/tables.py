@@ -17,24 +17,22 @@ from platform.plan.planned import PredictedLayout
 from platform.plan.sizes import EFFICIENCY, UNSURE, AtSize, Fewest, RampPhase
 
 WIDE = 100
-"""Width of a terminal from which on a layout's words stand in its table; in a narrower one they follow below, by
-number.
-"""
+"""Terminal width from which layouts stand in the table; in a narrower terminal they follow below, by number."""
 
 
 _NARROW = 72
-"""Width of a terminal below which no bars are drawn."""
+"""Terminal width below which no bars are drawn."""
 
 
 def figure(value: float) -> str:
-    """Returns the value with three significant digits and thousands separated."""
+    """Returns the value with three significant digits and thousands separators."""
     if value >= 1000:
         return f"{value:,.0f}"
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def table_of(*columns: str, first: str = "left") -> Table:
-    """Returns an empty table without lines; the first column is flush left by default."""
+    """Returns an empty table without lines; the first column is left-aligned by default."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for index, name in enumerate(columns):
         table.add_column(name, justify="left" if index == 0 and first == "left" else "right", overflow="fold")
@@ -51,9 +49,7 @@ PREDICTED = "predicted, nothing measured"
 
 
 def conditions(cluster: ClusterSpec, basis: str = PREDICTED, *, by_size: bool = False) -> str:
-    """Returns the line above an answer: on which devices (`by_size`: on different numbers of nodes), run by whose
-    software, and what its figures rest on.
-    """
+    """Returns the line above an answer: devices (with `by_size` one node of several sizes), software, source."""
     place = (
         f"nodes of {cluster_label(dataclasses.replace(cluster, num_nodes=1))}" if by_size else cluster_label(cluster)
     )
@@ -61,33 +57,31 @@ def conditions(cluster: ClusterSpec, basis: str = PREDICTED, *, by_size: bool = 
 
 
 def price(cluster: ClusterSpec, days: float, num_devices: int) -> str:
-    """Returns the cost of these days, or "-" where the catalogue has no price."""
+    """Returns the cost of this many days, or "-" if the price is unknown."""
     hourly = cluster.price_per_device_hour
     return "-" if hourly is None else f"{hourly * num_devices * 24 * days:,.0f}"
 
 
 def batch_of(planned: PredictedLayout) -> str:
-    """Returns text such as "8 x 4": the micro-batch, and how often it is accumulated."""
+    """Returns text such as "8 x 4": micro-batch x accumulated micro-steps."""
     return f"{planned.micro_batch} x {planned.grad_accum}"
 
 
 def chance_of(planned: PredictedLayout) -> str:
-    """Returns text such as "62 %": the probability that it runs within memory."""
+    """Returns text such as "62 %": the probability of running within memory."""
     return f"{100 * planned.ok_probability:.0f} %"
 
 
 _WIDE_INTERVAL = 0.3
-"""Distance from the step time, as a share of it, from which on an interval is printed by its ends: on a scale of
-logarithms the lower one is nearer.
-"""
+"""Relative half width above which the interval of a step time is printed by its ends, because the two halves differ."""
 
 
 INTERVAL = "80 %: interval of the step time, by its ends in seconds where it is wider than 30 %"
-"""The legend's words on `interval_of`."""
+"""Legend text for `interval_of`."""
 
 
 def interval_of(planned: PredictedLayout) -> str:
-    """Returns the 80 % interval of the step time: text such as "±8 %", or "3.9-12.1" in seconds where it is wide."""
+    """Returns the 80 % interval of the step time: text such as "±8 %", or "3.9-12.1" in seconds if it is wide."""
     half = max(planned.high_s / planned.step_s - 1, 1 - planned.low_s / planned.step_s)
     if half > _WIDE_INTERVAL:
         return f"{figure(planned.low_s)}-{figure(planned.high_s)}"
@@ -97,7 +91,7 @@ def interval_of(planned: PredictedLayout) -> str:
 def show_sizes(
     sizes: Sequence[AtSize], cluster: ClusterSpec, tokens: float, console: Console, *, by_node: bool = False
 ) -> None:
-    """Prints days and device-days against devices or nodes, with a bar of the days on a logarithmic scale."""
+    """Prints days and device-days by number of devices or nodes, with bars of the days on a logarithmic scale."""
     timed = [(size, size.planned.days(tokens)) for size in sizes if size.planned is not None]
     bar_titles = ("days, log scale",) if console.width >= _NARROW else ()
     count_titles = ("nodes", "GPUs") if by_node else ("GPUs",)
@@ -132,7 +126,7 @@ def show_sizes(
 
 
 def show_fewest(fewest: Fewest, cluster: ClusterSpec, console: Console) -> None:
-    """Prints the memory of the smallest layout, and the figures of the layout that is chosen."""
+    """Prints the memory of the smallest layout and the figures of the chosen layout."""
     console.print(
         f"the fewest with enough memory: {plural(fewest.num_nodes, 'node')} of {cluster.devices_per_node} x"
         f" {cluster.device.name}",
@@ -160,7 +154,6 @@ def show_fewest(fewest: Fewest, cluster: ClusterSpec, console: Console) -> None:
 
 
 def show_phases(phases: Sequence[RampPhase], console: Console) -> None:
-    """Prints the schedule of a batch ramp-up."""
     table = table_of("NNODES", "BS", "MBS", "accum", "tok/s", "a GPU's rate", "layout", first="right")
     table.columns[6].justify = "left"
     for phase in phases:
@@ -182,7 +175,6 @@ def show_phases(phases: Sequence[RampPhase], console: Console) -> None:
 
 
 def show_largest(largest: Sequence[Largest], console: Console) -> None:
-    """Prints the largest models."""
     numbered = console.width < WIDE
     names = ("GPUs", "params", "layers", "hidden", "heads", "GiB", "step s", "TFLOP/s")
     table = table_of(*names, *(() if numbered else ("layout",)), first="right")
@@ -223,7 +215,7 @@ def show_largest(largest: Sequence[Largest], console: Console) -> None:
 
 
 def planned_json(planned: PredictedLayout, cluster: ClusterSpec, tokens: float) -> dict[str, Any]:
-    """Returns one layout as JSON; its cost is null where no price is known."""
+    """Returns one layout as JSON; the cost is null if the price is unknown."""
     hourly = cluster.price_per_device_hour
     return {
         "layout": planned.layout.label,

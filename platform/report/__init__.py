@@ -1,1 +1,1 @@
-"""`python -m platform.report`, and all that shows a study to people and programs, made from the journal alone."""
+"""`python -m platform.report`, and the views of a study for people and programs, all computed from its journal."""

@@ -5,8 +5,8 @@
     python -m platform.report bloom7b-1gpu bloom7b-4gpu --html report.html
     python -m platform.report --compare bloom7b-1:3f2a bloom7b-2
 
-It reads the journals alone, and updates MLflow where it lacks something. Exit codes: 0 there is a winner,
-1 nothing fits in memory, 2 bad input, 4 not resolved which layout is the fastest.
+The command reads only journals, and brings MLflow up to date. Exit codes: 0 there is a winner, 1 nothing fits in
+memory, 2 bad input, 4 not resolved which layout is the fastest.
 """
 
 import dataclasses
@@ -52,13 +52,11 @@ from trainers.records.trust import not_written, other_owner
 from trainers.spec.codec import printable, to_json
 
 _MIRROR_S = 120.0
-"""Longest time that updating MLflow may take, in seconds."""
+"""Longest time in seconds for updating MLflow."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ReportOptions:
-    """The options of one call."""
-
     names: tuple[str, ...] = argument(
         (),
         nargs="*",
@@ -102,7 +100,6 @@ PARSER = CommandParser(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code."""
     return exit_code_of(lambda: _report(PARSER.read(argv)))
 
 
@@ -133,7 +130,7 @@ def _report(options: ReportOptions) -> int:
     folders = [find(path.parent, path.name) for studies, name in places for path in _members(studies, name)]
     explicit_uri = options.mlflow or os.environ.get("MLFLOW_TRACKING_URI") or ""
     if explicit_uri and not options.no_mlflow:
-        check_uri(explicit_uri)  # a mistake is said before anything is shown
+        check_uri(explicit_uri)  # a wrong URI is reported before anything is printed
     if options.serve is not None:
         serving.serve(serving.Pages(folders, _read), options.serve)
         return 0
@@ -143,9 +140,7 @@ def _report(options: ReportOptions) -> int:
 
 
 def _members(studies: Path, name: str) -> list[Path]:
-    """Returns the study's folder, or for a search on several numbers of devices those of its studies that have
-    begun.
-    """
+    """Returns the study's folder; for a search on several numbers of devices, those of its begun studies."""
     if not is_group(studies / name):
         return [studies / name]
     counts = read_group(studies / name).counts
@@ -179,9 +174,7 @@ def _report_one(folder: Path, explicit_uri: str, options: ReportOptions) -> int:
 
 
 def _report_team(root: Path, paths: Sequence[Path], options: ReportOptions) -> int:
-    """Shows all studies of a folder, whoever's they are; writes nothing into them. Returns the best of their exit
-    codes.
-    """
+    """Prints all studies below a folder, whoever owns them, without writing there; returns the best exit code."""
     if options.csv is not None and len(paths) > 1:
         raise InputError(f"{root.name} is a folder of {len(paths)} studies: give one's name with --csv")
     if options.serve is not None:
@@ -210,7 +203,7 @@ def _report_team(root: Path, paths: Sequence[Path], options: ReportOptions) -> i
 
 
 def _report_together(folders: Sequence[Path], explicit_uri: str, options: ReportOptions) -> int:
-    """Writes one page on several studies, or Markdown; returns the best of their exit codes."""
+    """Writes or prints one report on several studies; returns the best of their exit codes."""
     results = [_read(folder) for folder in folders]
     path = None if options.html is None else write_page(options.html, results, folders)
     if options.json:
@@ -228,17 +221,17 @@ def _report_together(folders: Sequence[Path], explicit_uri: str, options: Report
 
 
 def _read(folder: Path) -> StudyResult:
-    """Returns the result of the study so far; prints remarks on lines of its journal that could not be used."""
+    """Returns the result of the study so far; prints remarks on unusable lines of its journal."""
     read_history, remarks = read(folder, last=not is_locked(folder))
     for remark in remarks:
         print_line(remark)
     result = StudyResult.of(read_history)
-    gc.freeze()  # it stays until the end: the search for cycles need not look through a million objects again
+    gc.freeze()  # kept until the end: the garbage collector need not scan a million objects again
     return result
 
 
 def _mirror(folder: Path, result: StudyResult, explicit_uri: str, page: Path | None, project: str | None) -> None:
-    """Updates MLflow, and W&B where a project is given, the page included."""
+    """Updates MLflow, and W&B if `project` is set; uploads `page` too."""
     if is_locked(folder):
         return
     try:

@@ -1,7 +1,7 @@
-"""Compares accumulations that were searched by value: what a longer one gains in speed and what it changes.
+"""Compares recipes that differ only in their fixed accumulation: the gain in speed and the change of global batch.
 
-With a fixed accumulation the global batch follows from the micro-batch and the data-parallel ranks. So speed and days
-stand beside the global batch: a larger one has another loss curve, and a person chooses between the two.
+With a fixed accumulation the global batch follows from the micro-batch and the data-parallel ranks. Speed and days are
+therefore shown beside the global batch: a larger one gives another loss curve, so a person must choose.
 """
 
 import dataclasses
@@ -20,29 +20,27 @@ from trainers.spec.recipe import Recipe
 OPEN_MARK = "?"
 OPEN_NOTE = f"{OPEN_MARK} not resolved by runs of both beside each other."
 Family = dict[int, RecipeResult]
-"""Result by accumulation, ascending."""
+"""Results by accumulation, ascending."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class RecipeRow:
-    """The winner of a recipe beside those of recipes that differ from it in one number."""
+    """One of several recipes that differ in one number, with its winner."""
 
     number: int
     result: RecipeResult
     fastest: RecipeResult | None
-    """The recipe whose winner is the fastest; None where none has a winner."""
+    """The recipe with the fastest winner; None if no recipe has one."""
     tokens: float
-    """The token budget."""
 
     @property
     def winner_or_reason(self) -> str:
-        """The winner's layout, else why there is none."""
         winner, is_resolved = self.result.winner, self.result.is_resolved
         return winner.layout.label if winner else "nothing fits in memory" if is_resolved else "not resolved"
 
 
 def recipe_rows(results: Mapping[int, RecipeResult], tokens: float) -> list[RecipeRow]:
-    """Returns a row for each of the results, which are by their number."""
+    """Returns a row for each result; `results` is keyed by the number in which the recipes differ."""
     fastest = fastest_of(results.values())
     return [
         RecipeRow(number=number, result=result, fastest=fastest, tokens=tokens) for number, result in results.items()
@@ -50,19 +48,19 @@ def recipe_rows(results: Mapping[int, RecipeResult], tokens: float) -> list[Reci
 
 
 def _winner(read: Callable[[Measurement], Any]) -> Callable[[RecipeRow], Any]:
-    """Returns a cell of the winner; None where there is none."""
+    """Returns the function that reads a cell from a row's winner, None without a winner."""
     return lambda row: row.result.winner and read(row.result.winner)
 
 
 def fastest_of(results: Iterable[RecipeResult]) -> RecipeResult | None:
-    """Returns the recipe whose winner is the fastest; None where none has a winner."""
     won = [result for result in results if result.winner is not None]
     return max(won, key=lambda result: speed_of(result.winner) if result.winner else 0.0, default=None)
 
 
 def share_words(result: RecipeResult, fastest: RecipeResult | None) -> str:
-    """Returns the winner's tokens/s over those of the fastest recipe's winner, marked where that is not resolved by
-    runs of both beside each other; "" without a winner.
+    """Returns the winner's tokens/s as a share of the fastest recipe's winner's; "" without a winner.
+
+    The share ends with `OPEN_MARK` if paired runs do not resolve the difference.
     """
     best, first = result.winning_point, fastest and fastest.winning_point
     if best is None or first is None or result.winner is None or fastest is None or fastest.winner is None:
@@ -106,14 +104,14 @@ _RECORDED = (
 
 
 def recipe_table(rows: list[RecipeRow], number: str, keys: tuple[str, ...]) -> Table[RecipeRow]:
-    """Returns the table of the rows, of which `number` is the title of their number, with the columns of these keys."""
+    """Returns the table with the columns of `keys`; `number` is the title of the number in which the rows differ."""
     words = {"number": number, "tokens": count(rows[0].tokens)}
     columns = [dataclasses.replace(_BY_KEY[key], title=_BY_KEY[key].title.format(**words)) for key in keys]
     return Table(columns=columns, rows=rows)
 
 
 def families(result: StudyResult) -> dict[Recipe, Family]:
-    """Returns the recipes that differ only in their fixed accumulation, where at least two were tried."""
+    """Returns families of recipes that differ only in their fixed accumulation, at least two of which were tried."""
     by_recipe: dict[Recipe, Family] = {}
     for recipe_result in result.measured:
         is_measured = any(measurement.outcome is not Outcome.SKIPPED for measurement in recipe_result.measurements)
@@ -123,7 +121,7 @@ def families(result: StudyResult) -> dict[Recipe, Family]:
 
 
 def accumulation_parts(result: StudyResult) -> Iterator[TablePart]:
-    """Yields a table for each family of accumulations; nothing where no two were tried."""
+    """Yields a table for each family of accumulations."""
     for recipe, family in families(result).items():
         yield TablePart(
             heads=(
@@ -139,7 +137,6 @@ def accumulation_parts(result: StudyResult) -> Iterator[TablePart]:
 
 
 def accumulation_rows(result: StudyResult) -> list[dict[str, Any]]:
-    """Returns the same as plain rows, one for each accumulation; without a winner the figures are null."""
     columns = [_BY_KEY[key] for key in _RECORDED]
     of_families = (recipe_rows(family, result.header.tokens) for family in families(result).values())
     return [record for rows in of_families for record in records(columns, rows)]

@@ -1,6 +1,6 @@
-"""Compares recipes that differ only in their global batch: what a larger accumulation gains in speed.
+"""Compares recipes that differ only in their global batch: the gain in speed of a larger accumulation.
 
-Each of them is a recipe of its own, with its own loss curve: speed does not choose among them, a person does.
+Each global batch has its own loss curve, so speed alone does not choose; a person does.
 """
 
 import dataclasses
@@ -17,31 +17,28 @@ from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
 
 _NARROWEST = 24
-"""Columns that a folded layout name needs."""
+"""Width in characters that a folded layout name needs."""
 _MOST_ROWS = 12
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Batches:
-    """Recipes that differ only in their global batch, of which there are at least two."""
+    """Several recipes that differ only in their global batch."""
 
     recipe: Recipe
     """The recipe of the largest batch."""
     result_by_batch: dict[int, RecipeResult]
-    """Result by global batch, ascending."""
+    """Results by global batch, ascending."""
     rows: tuple[tuple[Layout, dict[int, Measurement]], ...]
-    """A layout with its best point at each global batch, else the outcome of its smallest micro-batch; fastest
-    layout first.
-    """
+    """Each layout's best point (if none may win: its smallest micro-batch) by global batch; fastest layout first."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Global batches, ascending."""
         return tuple(self.result_by_batch)
 
     @property
     def best(self) -> dict[int, Measurement]:
-        """Winner by global batch, without batches that have none."""
+        """Winners by global batch."""
         return {
             size: recipe_result.winner
             for size, recipe_result in self.result_by_batch.items()
@@ -49,12 +46,11 @@ class Batches:
         }
 
     def share(self, size: int) -> str:
-        """Returns the winner's tokens/s over those of the fastest batch's winner, in words; "" without a winner."""
         return share_words(self.result_by_batch[size], fastest_of(self.result_by_batch.values()))
 
 
 def side_by_side(result: StudyResult) -> list[Batches]:
-    """Returns every family of recipes that differ only in their global batch; empty where no two do."""
+    """Returns the families of at least two measured recipes that differ only in their global batch."""
     families: dict[Recipe, list[RecipeResult]] = {}
     for recipe_result in result.measured:
         is_measured = any(point.typical.outcome is not Outcome.SKIPPED for point in recipe_result.points)
@@ -90,7 +86,7 @@ def _batches(family: Sequence[RecipeResult]) -> Batches:
 
 
 def _best_of_each_layout(result: RecipeResult) -> dict[Layout, Measurement]:
-    """Returns each layout's best point, else the outcome of its smallest micro-batch, in the order of trials."""
+    """Returns each layout's best point, or its smallest micro-batch if none may win, in the order of trials."""
     measured = [point for point in result.points if point.typical.outcome is not Outcome.SKIPPED]
     smallest = sorted(measured, key=lambda point: point.typical.batch.micro_batch, reverse=True)
     first = {point.typical.layout: point.representative for point in smallest}
@@ -99,8 +95,9 @@ def _best_of_each_layout(result: RecipeResult) -> dict[Layout, Measurement]:
 
 
 def batch_parts(result: StudyResult) -> Iterator[TablePart]:
-    """Yields a table for each family: a column a batch, and for want of room a row a batch, that of its fastest layout;
-    nothing where there is nothing to compare.
+    """Yields a table for each family, with a column for each global batch.
+
+    If the terminal is too narrow, the table has a row for each global batch with its fastest layout.
     """
     for family in side_by_side(result):
         curve = f"A smaller batch takes more steps for the same tokens: another loss curve. {OPEN_NOTE}"
@@ -120,7 +117,7 @@ def batch_parts(result: StudyResult) -> Iterator[TablePart]:
 
 _LISTED = ("number", "fastest", "batch", "step_time_s", "tokens_per_s", "share")
 _MatrixRow = tuple[Layout | None, dict[int, Measurement]]
-"""A layout with its best points by global batch; None in the row of the winners' shares of the fastest."""
+"""A layout with its points by global batch; the layout is None in the last row, which holds the winners."""
 
 
 def _matrix(batches: Batches) -> Table[_MatrixRow]:
@@ -135,7 +132,6 @@ def _matrix(batches: Batches) -> Table[_MatrixRow]:
 
 
 def _of_size(batches: Batches, size: int) -> Column[_MatrixRow]:
-    """Returns the matrix's column of one global batch."""
     winner, share = batches.best.get(size), batches.share(size)
 
     def text(row: _MatrixRow) -> str | None:

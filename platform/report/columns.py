@@ -1,4 +1,4 @@
-"""The columns of measurements, each declared once for the terminal, the page and MLflow's tables."""
+"""The columns of measurements, each declared once for the terminal, the HTML page and MLflow's tables."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
@@ -12,21 +12,21 @@ from trainers.records.journal import StudyHeader
 from trainers.records.measurement import Measurement, Outcome
 
 STAR = " *"
-"""Mark beside the winner."""
+"""Mark of the winner."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class MeasuredRow:
-    """A measurement as a row, with what a report says beside it."""
+    """A measurement as a table row, with the facts that reports show beside it."""
 
     run: Measurement
     header: StudyHeader
-    """The first line of its study."""
+    """First line of the measurement's study."""
     point: PointRuns | None = None
-    """All runs of its batch point."""
+    """All runs of the measurement's batch point."""
     is_best: bool = False
     choice: str = ""
-    """Name of what the row is the best in."""
+    """Name of the criterion by which the row is the best, such as "most tokens/s"."""
 
     @property
     def std_tokens_per_s(self) -> float | None:
@@ -35,25 +35,23 @@ class MeasuredRow:
 
     @property
     def std_share(self) -> float | None:
-        """The same over the runs' median."""
+        """`std_tokens_per_s` over the runs' median."""
         std, point = self.std_tokens_per_s, self.point
         return None if std is None or point is None else std / (point.median_tokens_per_s or 1.0)
 
     @property
     def ended(self) -> str:
-        """The outcome, for a point that failed in one of its runs with that run's number; the winner's with a star."""
+        """The outcome; with the run's number if a confirmation run failed, and with a star for the winner."""
         is_lost_run = self.run.repeat and self.run.outcome is not Outcome.OK
         run = f" (run {self.run.repeat})" if is_lost_run else ""
         return f"{self.run.outcome.value}{run}{STAR * self.is_best}"
 
 
 def _of_recipe(name: str) -> Callable[[MeasuredRow], Any]:
-    """Returns the cell of a recipe's field; empty where it is not known."""
     return lambda row: None if name in row.run.recipe.unknown else getattr(row.run.recipe, name)
 
 
 def _of_layout(name: str) -> Callable[[MeasuredRow], Any]:
-    """Returns the cell of a layout's axis; empty where it is not known."""
     return lambda row: None if name in row.run.layout.unknown else getattr(row.run.layout, name)
 
 
@@ -62,12 +60,12 @@ def _derived(row: MeasuredRow) -> bool:
 
 
 def _engine(row: MeasuredRow) -> str | None:
-    """Returns the engine; empty where a command runs, of which none is known."""
+    """Returns the engine; None for a user's command, whose engine is unknown."""
     return None if row.run.layout.unknown else row.run.layout.engine
 
 
 def _held_gib(row: MeasuredRow) -> float | None:
-    """Returns what a command's processes held: nothing of what its allocator used within is known."""
+    """Returns the memory that a command's processes held on the device; the memory allocated inside them is unknown."""
     return row.run.peak_device_gib if row.run.recipe.command else None
 
 
@@ -136,30 +134,30 @@ POINT = (
     *("layout", "micro_batch", "grad_accum", "engine", "sharding", "degrees", "checkpointing", "options"),
     *("num_devices", "seq_len", "global_batch", "compute_precision", "recipe"),
 )
-"""Keys of what was run, in MLflow's tables."""
+"""Keys of the columns of MLflow's tables that describe a batch point."""
 RUN = (
     *("outcome", *POINT[:3], "tokens_per_s", "step_time_s", "derived", "repeat", "model_tflops_per_gpu"),
     *("share_of_matmul_peak", "peak_allocated_gib", "fullest_rank", "fullest_stage", "utilization_pct", "days"),
     *(*POINT[3:], "reason"),
 )
-"""Keys of a run there."""
+"""Keys of the columns of MLflow's tables that describe a run."""
 TERMINAL = (
     *("num_devices", "engine", "sharding", "degrees", "compute_precision", "checkpointing", "options", "seq_len"),
     *("micro_batch", "grad_accum", "global_batch", "step_time_s", "tokens_per_s", "tokens_per_s_per_gpu"),
     *("spread_pct", "runs", "std_share", "model_tflops_per_gpu", "share_of_matmul_peak", "utilization_pct"),
     *("peak_allocated_gib", "peak_device_gib", "fullest_stages", "days", "cost", "ended"),
 )
-"""Keys of the terminal's table."""
+"""Keys of the columns on a terminal."""
 CHOICES = (
     *("choice", "layout", "tokens_per_s", "peak_allocated_gib", "num_devices", "batch", "tokens_per_s_per_gpu"),
     *("head_room_gib", "days", "cost"),
 )
-"""Keys of the page's tables of the best points."""
+"""Keys of the columns of the HTML page's tables of best points."""
 _LAYOUT = frozenset({"engine", "sharding", "degrees", "checkpointing", "options"})
 
 
 def select(keys: Iterable[str], header: StudyHeader | None = None) -> list[Column[MeasuredRow]]:
-    """Returns columns by their keys, their titles in the words of the study that `header` begins."""
+    """Returns the columns of these keys; with a `header`, titles name the study's kind of device and its tokens."""
     columns = [_BY_KEY[key] for key in keys]
     if header is None:
         return columns
@@ -168,11 +166,11 @@ def select(keys: Iterable[str], header: StudyHeader | None = None) -> list[Colum
 
 
 def on_terminal(header: StudyHeader, rows: Sequence[MeasuredRow], *, fixed: Sequence[str]) -> list[Column[MeasuredRow]]:
-    """Returns the columns that have a value in a row; those of the keys `fixed` stay at any width."""
+    """Returns the terminal's columns that have a value in some row. Columns in `fixed` are shown at any width."""
     columns = with_values(select(TERMINAL, header), rows)
     return [dataclasses.replace(column, drop=0) if column.key in fixed else column for column in columns]
 
 
 def narrow(columns: Sequence[Column[MeasuredRow]]) -> list[Column[MeasuredRow]]:
-    """Returns the columns with the layout's parts joined into one, which may be folded over lines."""
+    """Returns the columns with the parts of the layout joined into one column, whose text may be folded."""
     return [*select(["layout"]), *(column for column in columns if column.key not in _LAYOUT)]

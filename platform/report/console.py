@@ -1,4 +1,4 @@
-"""The terminal's writer: tables and sentences laid out by rich into a string."""
+"""Lays out tables and sentences as terminal text with rich."""
 
 import io
 from collections.abc import Iterable
@@ -19,12 +19,12 @@ STYLES = {
     Outcome.SLOW: "dim",
     Outcome.SKIPPED: "dim",
 }
-"""Style of a row by outcome; outcomes not listed are failures, in red."""
+"""Row style by outcome. Other outcomes are failures and use `FAILED`."""
 FAILED = "red"
 
 
 def console(*, width: int, color: bool) -> tuple[Console, io.StringIO]:
-    """Returns a console that writes into a string, without emoji or markup, and that string's stream."""
+    """Returns a console that writes into a string stream, without emoji or markup, and the stream."""
     stream = io.StringIO()
     terminal = Console(
         file=stream,
@@ -40,12 +40,12 @@ def console(*, width: int, color: bool) -> tuple[Console, io.StringIO]:
 
 
 def as_text(stream: io.StringIO) -> str:
-    """Returns what was written, without blanks at the ends of lines; "" for nothing."""
+    """Returns the written text, without blanks at line ends; "" if nothing was written."""
     return "".join(f"{line.rstrip()}\n" for line in stream.getvalue().splitlines())
 
 
 def laid_out(table: Table[Any], *, gap: int = 2, ruled: bool = True) -> Grid:
-    """Returns a table as rich lays it out, with `gap` characters between columns and a rule below the titles."""
+    """Returns rich's form of a table: `gap` characters between columns; if `ruled`, a rule below the titles."""
     edge = box.SIMPLE_HEAD if ruled else None
     grid = Grid(box=edge, pad_edge=False, padding=(0, gap - ruled, 0, 0), show_edge=False)
     for column in table.columns:
@@ -64,7 +64,7 @@ def laid_out(table: Table[Any], *, gap: int = 2, ruled: bool = True) -> Grid:
 
 
 def rendered(parts: Iterable[TablePart], *, width: int, color: bool = False) -> str:
-    """Returns the parts one below the other, at most `width` columns wide; "" for none."""
+    """Returns the parts below each other, at most `width` columns wide; "" without parts."""
     screen, stream = console(width=width, color=color)
     for part in parts:
         table, notes = part.table, part.notes
@@ -79,7 +79,7 @@ def rendered(parts: Iterable[TablePart], *, width: int, color: bool = False) -> 
 
 
 def _narrowest(table: Table[Any]) -> int:
-    """Returns the width of a table whose folding columns are as narrow as they may be, in characters."""
+    """Returns the width in characters of a table whose folding columns have their least width."""
     widths = [
         column.fold or max(cell_len(line) for text in (column.title, *texts) for line in text.splitlines() or [""])
         for column, *texts in zip(table.columns, *table.texts, strict=True)

@@ -1,4 +1,4 @@
-"""Days and scaling efficiency against GPUs as a picture, predicted or measured."""
+"""Draws training days and scaling efficiency against the number of devices, predicted or measured."""
 
 import dataclasses
 import math
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 _LINE, _BAND = "#1f5f99", "#cfe2f3"
 _MOST_LABELS = 12
-"""Number of labels that fit beside each other."""
+"""Largest number of labels beside each other."""
 _LABEL = 0.03
 """Half of a label's width, as a share of the axis between the outermost points."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Days:
-    """The training time on one number of devices."""
+    """The training time on one number of devices, with its interval."""
 
     num_devices: int
     days: float
@@ -35,12 +35,15 @@ class Days:
 def draw_days(
     points: Sequence[Days], path: Path, *, title: str, line: str, band: str, devices: str = "GPU", note: str = ""
 ) -> None:
-    """Draws days and scaling efficiency, each with its interval as a band. Days have logarithmic axes, where perfect
-    scaling is a straight line; efficiency is device-days on the fewest devices over those on each number, which are
-    written below it. `line` and `band` name the curve and the band, `note` stands beside the axis of devices.
+    """Draws days and scaling efficiency against devices, each with its interval as a band, and writes the picture to
+    `path`.
+
+    Days have logarithmic axes, where ideal scaling is a straight line. Efficiency is device-days on the fewest devices
+    over device-days on each number of devices. `line` and `band` are the legend's texts; `note` stands below the axis
+    of devices.
 
     Raises:
-        InputError: there are no points, or the file cannot be written.
+        InputError: `points` is empty, or the file cannot be written.
     """
     from matplotlib.figure import Figure
 
@@ -81,9 +84,7 @@ def draw_days(
 
 
 def _spaced(counts: Sequence[int]) -> list[int]:
-    """Returns the positions of counts whose labels fit beside each other on a logarithmic axis, always with both
-    ends.
-    """
+    """Returns the indices of `counts` whose labels fit beside each other on a logarithmic axis, with both ends."""
     room = math.log(counts[-1] / counts[0]) / _MOST_LABELS
     places = [0]
     for place in range(1, len(counts) - 1):
@@ -95,7 +96,7 @@ def _spaced(counts: Sequence[int]) -> list[int]:
 def _draw_curve(
     axes: "Axes", counts: Sequence[int], values: Sequence[tuple[float, ...]], *, line: str, band: str
 ) -> None:
-    """Draws values (middle, lower and upper end of the interval) against devices."""
+    """Draws `values` (middle and both ends of the interval) against the numbers of devices."""
     middle, one_end, other_end = zip(*values, strict=True)
     axes.fill_between(counts, one_end, other_end, color=_BAND, lw=0, label=band)
     axes.plot(counts, middle, "o-", color=_LINE, lw=1.8, ms=5, label=line)
@@ -116,14 +117,15 @@ def _label(
     edge: Sequence[float],
     above: bool,
 ) -> None:
-    """Writes the middle values outside of what is drawn, whose upper (`above`) or lower ends are `edge`.
+    """Writes the middle values outside of the drawn curves, above or below `edge`.
 
-    Those of days stand to the right, since all that is drawn there falls.
+    `edge` holds the upper ends of all that is drawn if `above`, else the lower ends. Labels above stand to the right of
+    their point, because days fall towards the right.
     """
     logs = np.log(counts)
     half = _LABEL * (logs[-1] - logs[0])
     for place in labelled:
-        # A label below the band is as wide as a part of it, whose lowest point it stays below.
+        # A label below the band covers some width of it, so it is placed below the band's lowest point in that width.
         lowest = min(edge[place], *np.interp([logs[place] - half, logs[place] + half], logs, edge))
         position = (counts[place], edge[place] if above else lowest)
         shift, ha, va = ((0, 4), "left", "bottom") if above else ((0, -4), "center", "top")

@@ -1,6 +1,6 @@
-"""Finds what differs between two measurements, and how much of the difference in step time each change explains.
+"""Finds the differences between two measurements and how much of the change in step time each explains.
 
-Shares are taken of logarithms: changes that make a step 10 % and 20 % longer make it 32 % longer together.
+Shares are computed from logarithms, because ratios multiply: 10 % and 20 % longer make 32 % longer together.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from trainers.spec.model import ModelSpec
 from trainers.spec.recipe import Recipe
 
 NOTED = 0.002
-"""Share of a step below which a part of the difference is not named."""
+"""Differences below this share of a step are not named."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,25 +32,25 @@ class Difference:
     first: Measurement
     second: Measurement
     changes: tuple[EnvironmentChange, ...]
-    """Changes of recipe, batch point and layout, one after another from the first to the second."""
+    """Changes of recipe, batch point and layout, applied one after another from the first measurement to the second."""
     surroundings: tuple[EnvironmentChange, ...]
-    """Changes of machine, versions, commit and environment: what remains is due to them or to the cost model's
+    """Changes of machine, versions, commit and environment. The unexplained part is theirs or the cost model's
     error.
     """
     interval: tuple[float, float] | None
-    """95 % interval of `ratio` over runs of both beside each other; None for fewer than two pairs."""
+    """95 % interval of `ratio` over paired runs; None for fewer than two pairs."""
     parts: Mapping[str, float]
-    """Seconds by which the second's step is longer, by its measured parts; empty where these were not timed."""
+    """Seconds by which each timed part of the second's step is longer; empty if the parts were not timed."""
 
     @property
     def ratio(self) -> float | None:
-        """The second's seconds per token over the first's; None where one has no speed."""
+        """The second's seconds per token over the first's; None if one has no speed."""
         first_rate, second_rate = self.first.tokens_per_s, self.second.tokens_per_s
         return first_rate / second_rate if first_rate and second_rate else None
 
     @property
     def unexplained_ratio(self) -> float | None:
-        """The ratio of seconds per token that the changes leave unexplained; None where a change has no ratio."""
+        """The part of `ratio` that `changes` do not explain; None if one of them has no ratio."""
         if self.ratio is None or any(change.ratio is None for change in self.changes):
             return None
         return self.ratio / math.prod(change.ratio or 1.0 for change in self.changes)
@@ -58,7 +58,7 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class _Point:
-    """The conditions of a measurement, without its figures."""
+    """The conditions of a measurement without its figures."""
 
     recipe: Recipe
     layout: Layout
@@ -76,9 +76,10 @@ def difference(
     measurements: Sequence[Measurement] = (),
     comparison: Comparison | None = None,
 ) -> Difference:
-    """Returns the second compared with the first, each with the first line of its study; `measurements` are all
-    of the studies, which show what one change alone does where it was measured. `comparison` is the first's point
-    beside the second's, where runs of one study compare them.
+    """Returns the second measurement compared with the first.
+
+    `headers` are the first lines of their studies. `measurements` are all of both studies; they show the effect of one
+    change alone where it was measured. `comparison` compares the first's point with the second's by runs of one study.
     """
     begin, end = (
         _Point(recipe=measurement.recipe, layout=measurement.layout, micro_batch=measurement.batch.micro_batch)
@@ -107,13 +108,16 @@ def difference(
 
 
 _Field = tuple[str, Any, Any, str]
+"""A changed field: name, first value, second value, and owner ("recipe", "layout", or "" for the point)."""
 _MOST_TOGETHER = 4
-"""Axes that are changed together where none can change alone; beyond that all remaining ones change at once."""
+"""Largest number of axes changed together when none can change alone; beyond it all remaining ones change at once."""
 
 
 def _path(begin: _Point, end: _Point) -> Iterator[tuple[_Point, tuple[str, ...], str]]:
-    """Yields the points from `begin` to `end`, each with what changed to reach it: one axis after another in their
-    declared order, and together those that cannot change alone (a stage with its degrees).
+    """Yields the points from `begin` to `end`, each with the names and values that changed.
+
+    One axis changes after another in their declared order. Axes that cannot change alone, such as a stage with its
+    degrees, change together.
     """
     remaining, point = list(_changed(begin, end)), begin
     while remaining:
@@ -131,7 +135,7 @@ def _path(begin: _Point, end: _Point) -> Iterator[tuple[_Point, tuple[str, ...],
 def _next_steps(
     point: _Point, remaining: Sequence[_Field], sizes: set[int]
 ) -> Iterator[tuple[_Point, tuple[_Field, ...]]]:
-    """Yields the valid points that are the fewest changes away, on as many devices as one of the ends."""
+    """Yields the valid points the fewest changes away that have as many devices as one of the ends (`sizes`)."""
     for number in range(1, min(_MOST_TOGETHER, len(remaining)) + 1):
         for some in itertools.combinations(remaining, number):
             with contextlib.suppress(ValueError):
@@ -142,7 +146,7 @@ def _applied(start: _Point, some: Sequence[_Field], sizes: set[int]) -> _Point:
     """Returns the point with these changes.
 
     Raises:
-        ValueError: there is no such point, or not on so many devices.
+        ValueError: the point is invalid, or its number of devices is not in `sizes`.
     """
     changed = {"recipe": {}, "layout": {}, "": {}}
     for name, _, new, part in some:
@@ -159,9 +163,7 @@ def _applied(start: _Point, some: Sequence[_Field], sizes: set[int]) -> _Point:
 
 
 def _changed(begin: _Point, end: _Point) -> Iterator[_Field]:
-    """Yields each field that differs: its name, both values, and whether it belongs to the recipe, the layout or ("")
-    the point.
-    """
+    """Yields each field that differs."""
     for part in ("recipe", "layout"):
         first, second = getattr(begin, part), getattr(end, part)
         for field in dataclasses.fields(first):
@@ -179,7 +181,9 @@ def _word(value: Any) -> str:
 def _measured(
     points: Sequence[_Point], measurements: Sequence[Measurement], ends: tuple[Measurement, Measurement]
 ) -> list[float | None]:
-    """Returns the seconds per token of each point where it was measured; the two ends have their own."""
+    """Returns the measured seconds per token of each point, None if not measured. Both ends use their own
+    measurement.
+    """
     step_s_of = {
         (measurement.recipe, measurement.layout, measurement.batch): 1 / measurement.tokens_per_s
         for measurement in measurements
@@ -192,9 +196,7 @@ def _measured(
 
 
 def _predicted(points: Sequence[_Point], header: StudyHeader) -> list[float | None]:
-    """Returns the seconds per token of each point on the first's devices by the cost model; None where it has no
-    prediction.
-    """
+    """Returns the predicted seconds per token of each point on the first's devices; None without a prediction."""
     times: list[float | None] = []
     for point in points:
         try:
@@ -212,7 +214,7 @@ def _predicted(points: Sequence[_Point], header: StudyHeader) -> list[float | No
 
 
 def _parts(first: Measurement, second: Measurement) -> dict[str, float]:
-    """Returns by how many seconds per micro-step and an optimizer step of the second are longer."""
+    """Returns the additional seconds of the second's micro-steps and optimizer step, by the name of the part."""
     pairs = {
         "a middle micro-step": (first.middle_micro_step_s, second.middle_micro_step_s),
         "the last micro-step, with the exchange of gradients": (first.last_micro_step_s, second.last_micro_step_s),
@@ -229,10 +231,10 @@ def _parts(first: Measurement, second: Measurement) -> dict[str, float]:
 def measurement_by_prefix(
     measurements: Sequence[Measurement], winner: Measurement | None, id_prefix: str
 ) -> Measurement:
-    """Returns the measurement whose id begins with `id_prefix`; the winner for "".
+    """Returns the measurement whose id begins with `id_prefix`; the winner if it is "".
 
     Raises:
-        InputError: there is none, or several have such an id.
+        InputError: no measurement or several match, or there is no winner.
     """
     if not id_prefix:
         if winner is None:

@@ -1,4 +1,4 @@
-"""Describes in sentences what differs between two measurements."""
+"""Describes the difference between two measurements in sentences."""
 
 import math
 
@@ -9,9 +9,7 @@ from platform.study.result.ranking import ratio_interval
 
 
 def sentences(difference: Difference) -> list[str]:
-    """Returns a sentence on the whole difference, on each change with its share, on what remains, and on what else
-    differs.
-    """
+    """Returns sentences on the whole difference, each change with its share, the unexplained rest, and surroundings."""
     first, second, ratio = difference.first, difference.second, difference.ratio
     names = [
         f"{measurement.layout.label}, micro-batch {measurement.batch.micro_batch}" for measurement in (first, second)

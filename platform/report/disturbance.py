@@ -1,4 +1,4 @@
-"""Reports on a machine that was disturbed: which layouts are not resolved, and what the machine did."""
+"""Reports a disturbed machine: layouts whose order is not resolved, and the recorded state of the machine."""
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -10,9 +10,9 @@ from platform.study.result.result import RecipeResult
 from trainers.records.measurement import Measurement, Outcome
 
 _MOST_ABOVE = 2
-"""Number of points above the winner in the search alone that are named; the rest is counted."""
+"""Largest number of points named that exceed the winner in the search alone; the others are counted."""
 _MOST_LISTED = 3
-"""Number of a point's runs that are listed; of more, the lowest and the highest are given."""
+"""Largest number of a point's runs that are listed; of more runs, the lowest and the highest are given."""
 
 _MACHINE: tuple[tuple[str, Callable[[Measurement], Sequence[float]], str], ...] = (
     ("other processes took", lambda measurement: measurement.others_busy_pct, " % of the processors"),
@@ -22,13 +22,11 @@ _MACHINE: tuple[tuple[str, Callable[[Measurement], Sequence[float]], str], ...] 
     ("processors at", lambda measurement: measurement.cpu_clock_mhz, " MHz"),
     ("slowest GPU at", lambda measurement: measurement.sm_clock_mhz, " MHz"),
 )
-"""Recorded quantities of the machine: name, values in a measurement, and unit."""
+"""Recorded quantities of the machine: name, values in a measurement, unit."""
 
 
 def unresolved_sentence(result: RecipeResult) -> str:
-    """Returns a sentence that names the points of which it is not resolved which is the fastest, and what disturbed
-    them.
-    """
+    """Returns a sentence that names the points among which the fastest is not resolved, and what disturbed them."""
     order, recipe = result.unresolved, result.recipe
     mark = f"miniature of {recipe.miniature_of}, " if recipe.miniature_of else ""
     between = " and ".join(map(_name, order))
@@ -40,7 +38,7 @@ def unresolved_sentence(result: RecipeResult) -> str:
 
 
 def _resolving(runs: int | None) -> str:
-    """Returns how many runs would resolve which of the unresolved points is the fastest, as a sentence."""
+    """Returns a sentence on the number of runs that would resolve which unresolved point is the fastest."""
     if runs is None:
         return "It takes two runs of each beside each other at least."
     number = f"more than {MOST_RUNS}" if runs > MOST_RUNS else f"about {runs}"
@@ -48,7 +46,7 @@ def _resolving(runs: int | None) -> str:
 
 
 def disturbance_sentences(result: RecipeResult) -> list[str]:
-    """Returns sentences on the runs that support the winner where the machine was disturbed; empty where it was not."""
+    """Returns sentences on the runs that support the winner of a disturbed machine; empty if it was not disturbed."""
     points, best = result.points, result.leader
     disturbed = [point for point in points if point.disturbed]
     if not disturbed or best is None:
@@ -68,9 +66,7 @@ def disturbance_sentences(result: RecipeResult) -> list[str]:
 
 
 def others_held(measurements: Iterable[Measurement]) -> str:
-    """Returns what other processes held of the GPUs, and in how many of the measurements that have it recorded; "" for
-    nothing.
-    """
+    """Returns the GPU memory that other processes held, and in how many measurements; "" if they held none."""
     recorded = [measurement for measurement in measurements if measurement.others_gib]
     disturbed = [measurement.most_others_gib for measurement in recorded if measurement.most_others_gib]
     if not disturbed:
@@ -83,7 +79,7 @@ def _is_above(point: PointRuns, best: PointRuns) -> bool:
 
 
 def unresolved_json(order: Sequence[PointRuns]) -> list[dict[str, Any]] | None:
-    """Returns the unresolved points as `--json` shows them; null for none."""
+    """Returns the unresolved points for `--json`; None if there are none."""
     if not order:
         return None
     return [
@@ -105,7 +101,7 @@ def _name(point: PointRuns) -> str:
 
 
 def _figures(point: PointRuns) -> str:
-    """Returns the point's figures, and the machine's state in the search, then on average in the runs."""
+    """Returns the point's figures, and the machine's state in the search and on average in the runs."""
     search, runs = point.search, [run for run in point.runs if run.outcome is Outcome.OK]
     first = f"{figure(search.tokens_per_s)} tokens/s in the search" if search else "no figure of the search"
     if not runs:
@@ -126,7 +122,7 @@ def _change(
     search: Measurement,
     runs: Sequence[Measurement],
 ) -> str:
-    """Returns one quantity of the machine in the search, then in the runs; "" where it was not recorded."""
+    """Returns the mean of a machine quantity in the search and in the runs, as text; "" if it was not recorded."""
     before, after = values_of(search), [value for run in runs for value in values_of(run)]
     if not before or not after:
         return ""

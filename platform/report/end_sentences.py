@@ -1,4 +1,4 @@
-"""Says on which axes a winner has the last value that was listed, where the value beyond may run."""
+"""Reports axes on which the winner has the first or last listed value although a value beyond it may run."""
 
 from platform.cost_model.listed_ends import ListedEnd, listed_ends
 from platform.cost_model.memory import lower_bound
@@ -13,11 +13,12 @@ from trainers.spec.support import refusal
 
 
 def end_sentences(best: Measurement, history: History) -> list[str]:
-    """Returns a sentence for each axis on which the winner has the last value of the study's plan, where the value
-    beyond is not refused and is predicted to fit; none where the journal does not state what was planned.
+    """Returns a sentence for each axis on which the winner has an end value of the plan and the value beyond may run.
+
+    The value beyond must be accepted by the rules and predicted to fit. Empty if the journal states no plan.
     """
     header, recipe = history.header, best.recipe
-    if recipe.workload:  # whose micro-batches the command lists, and nothing else has an order
+    if recipe.workload:  # the command lists the micro-batches, and its other axes have no order
         return []
     if header is None or history.planned is None:
         return []
@@ -38,7 +39,7 @@ def end_sentences(best: Measurement, history: History) -> list[str]:
 
 
 def _fits(best: Measurement, end: ListedEnd, header: StudyHeader) -> bool:
-    """Returns whether the point beyond is likelier to fit than not, or may fit where nothing is predicted."""
+    """Returns whether the point beyond fits with a probability above one half; unpredicted, whether it may fit."""
     limit_gib = min(header.cluster.device_memory_gib, header.cap_gib or header.cluster.device_memory_gib)
     if lower_bound(best.recipe, end.layout, end.batch).total_gib > limit_gib:
         return False

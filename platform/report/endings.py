@@ -1,4 +1,4 @@
-"""The end of a study: its files, its exit code, sentences on it, and the command that continues it."""
+"""The end of a study: writes its files, and gives its exit code, sentences and the command that continues it."""
 
 from pathlib import Path
 
@@ -22,19 +22,17 @@ RESUME = "python -m platform.search --resume"
 
 
 def written(folder: Path, result: StudyResult, pictures_as: str = FORMATS[0]) -> list[Path]:
-    """Writes the result's files, as far as possible, and returns their paths."""
+    """Writes the result's files and returns their paths; in a folder that is not writable, none with a remark."""
     try:
         refuse_links(folder)
         return write_results(folder, result, pictures_as)
-    except InputError as error:  # a folder that may only be read, or a full disk: the result is shown all the same
+    except InputError as error:  # a read-only folder or a full disk must not hide the result
         print_line(f"{one_line(error)}; the result is shown without files")
         return []
 
 
 def last_ending(end: End | None, path: Path) -> str:
-    """Returns what ended the last session of the study in folder `path`, given the journal's last line (None for
-    none).
-    """
+    """Returns a sentence on the end of the study's last session; `end` is None if the session was killed."""
     if end is None:
         return f"Cut short: its driver was killed. What was measured is kept; go on with: {command_for(RESUME, path)}"
     if end.exit_code == INTERRUPTED:
@@ -48,28 +46,28 @@ def last_ending(end: End | None, path: Path) -> str:
 
 
 def duration_sentence(history: History) -> str:
-    """Returns how long all sessions took."""
     return f"The search took {duration(history.wall_s)}, {history.gpu_s:.0f} device seconds."
 
 
 def command_for(command: str, path: Path) -> str:
-    """Returns `command` for the study in folder `path` as a user types it here, with `--trust` for another user's
-    study.
+    """Returns `command` for the study in folder `path` as typed in the working directory.
+
+    `RESUME` gets `--trust` if the study belongs to another user.
     """
     trust = " --trust" if command == RESUME and other_owner((path, path / JOURNAL, path / SCALING)) else ""
     return f"{command} {path.name}{studies_option(path.parent)}{trust}"
 
 
 def report_exit_code(result: StudyResult) -> int:
-    """Returns a report's exit code: 0 where some recipe has a winner, 4 where it is not resolved, else 1."""
+    """Returns the exit code of a report: 4 if a recipe is not resolved, 0 if a recipe has a winner, else 1."""
     if not result.is_resolved:
         return NOT_RESOLVED
     return 0 if result.has_leader else 1
 
 
 def verdict(result: StudyResult) -> tuple[int, str]:
-    """Returns the exit code with its reason: 0 where some recipe has a winner, 1 where nothing fits, 3 where every
-    trial failed by itself, 4 where it is not resolved which layout of some recipe is the fastest.
+    """Returns the exit code and its reason: 4 if a recipe is not resolved, 0 if a recipe has a winner, 3 if every trial
+    failed by itself, 1 if nothing fits.
     """
     if not result.is_resolved:
         return NOT_RESOLVED, ""

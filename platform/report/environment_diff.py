@@ -1,4 +1,4 @@
-"""Lists what else differs between two measurements: devices, machine, versions, environment, commit."""
+"""Lists differences between two measurements besides their points: devices, machine, versions, environment, commit."""
 
 import dataclasses
 import statistics
@@ -22,20 +22,20 @@ _MACHINE: tuple[tuple[str, Callable[[Measurement], Sequence[float]], str], ...] 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class EnvironmentChange:
-    """One thing that differs, or several that can only change together."""
+    """One change, or several that can only occur together."""
 
     names: tuple[str, ...]
     values: str
     ratio: float | None = None
-    """Step time with the change over that without it; None where unknown."""
+    """Step time with the change over step time without it; None if unknown."""
     source: str = ""
-    """Source of the ratio: "measured" or "predicted"; "" without one."""
+    """Source of `ratio`: "measured" or "predicted"; "" without one."""
 
 
 def surroundings(
     first: Measurement, second: Measurement, headers: tuple[StudyHeader, StudyHeader]
 ) -> Iterator[EnvironmentChange]:
-    """Yields what differs apart from recipe, layout and batch point."""
+    """Yields all differences except those of recipe, layout and batch point."""
     old, new = headers[0].cluster, headers[1].cluster
     if old != new:
         yield EnvironmentChange(names=("devices",), values=f"{old.label} to {new.label}")
@@ -80,7 +80,7 @@ def surroundings(
 
 
 def _warnings(first: Measurement, second: Measurement) -> Iterator[EnvironmentChange]:
-    """Yields each warning that the workers of one alone were given, where both have them recorded."""
+    """Yields each warning that only one of the two measurements recorded, if both record warnings."""
     warnings = [measurement.conditions.warnings if measurement.conditions else None for measurement in (first, second)]
     for place, side in enumerate(("first", "second")):
         own_warnings, other_warnings = warnings[place], warnings[1 - place]

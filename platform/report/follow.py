@@ -1,7 +1,4 @@
-"""Follows a search in its journal while it runs: drawn on a terminal (`live.py`), or in plain lines.
-
-All of it goes to standard error.
-"""
+"""Reports a running search from its journal on standard error: drawn on a terminal (`live.py`), else as plain lines."""
 
 import contextlib
 import dataclasses
@@ -35,18 +32,18 @@ _MOST_LAST = 6
 
 
 class Budgeted(Protocol):
-    """The state of a running search that its journal lacks; called from another thread."""
+    """State of a running search that is not in its journal; called from another thread."""
 
     def time_left_s(self) -> float:
-        """Returns seconds until a budget ends, infinite without one."""
+        """Returns the seconds until a time budget ends; infinite without one."""
         ...
 
     def gpu_left_s(self) -> float:
-        """Returns the device seconds that the budget leaves, infinite without one."""
+        """Returns the device seconds left in the budget; infinite without one."""
         ...
 
     def kept_s(self) -> float:
-        """Returns the seconds of `time_left_s` that the search leaves for final runs."""
+        """Returns the part of `time_left_s` that is reserved for confirmation runs."""
         ...
 
 
@@ -59,12 +56,12 @@ def followed(
     total: int | None,
     label: str = "",
 ) -> Generator[None]:
-    """Reports on a search while it runs, until the end of the `with`.
+    """Reports on a search while the `with` block runs.
 
-    On a terminal it is drawn in place; elsewhere there is a line for each finished batch point, and one on how the
-    search stands. Lines of `history` are counted and not printed again; `journal` yields what follows. `total` is the
-    number of trials planned. Where several searches are followed at a time a `label` tells their lines apart, and none
-    is drawn.
+    On a terminal the state is drawn in place; elsewhere a line is printed for each finished batch point and for the
+    search's progress. Lines of `history` count but are not printed again; `journal` yields the later ones. `total` is
+    the number of planned trials. If several searches are followed at once, each has a `label` in front of its lines and
+    none is drawn.
     """
     follower = _Follower(journal, history, search, total, label)
     screen = Screen() if is_terminal() and not label else None
@@ -79,7 +76,7 @@ def followed(
             follower.is_over.set()
             thread.join(timeout=5)
         finally:
-            # Whatever happens, a second Ctrl-C too: the terminal gets its cursor back.
+            # The terminal gets its cursor back even after a second Ctrl-C.
             if screen is not None:
                 screen.stop()
 
@@ -103,14 +100,11 @@ class _Follower:
         self._search = search
         self._total, self._label = total, label
         self._running: dict[str, tuple[TrialStart, TrialProgress, float]] = {}
-        """By trial that runs, the one that was heard of last at the end: its first line, its state, when it began."""
+        """By running trial: its first line, its state, and when it began; the trial with the latest news is last."""
         self._recipe = history.trials[-1].recipe if history.trials else None
-        """The recipe of the last trial."""
         self._trials_s: list[float] = []
         self._counts_cache: tuple[dict[str, Any], Mapping[str, Measurement]] | None = None
-        """The part of the progress that follows from measurements, and each recipe's best; None once something new was
-        measured.
-        """
+        """The measurements' part of the progress, and each recipe's best run; None after a new measurement."""
         self._before_s = self._history.wall_s
         self._started_s = self._last_line_s = time.monotonic()
 
@@ -153,7 +147,7 @@ class _Follower:
     def _change(
         self, trial_id: str, *, batch: BatchPoint | None = None, rung: tuple[int, Outcome] | None = None
     ) -> None:
-        """Takes note of a running trial's next rung, or of the end of one."""
+        """Records a running trial's next rung, or the end of one."""
         if trial_id not in self._running:
             return
         start, state, since_s = self._running.pop(trial_id)
@@ -184,9 +178,9 @@ class _Follower:
         header = history.header
         recipe = self._recipe or (header.recipes[0] if header else None)
         counts, incumbents = self._counts()
-        # The journal tells of the running trials' device seconds up to its last line.
+        # The journal gives the running trials' device seconds only up to its last line.
         num_tried, is_final = self._num_tried(), [start.is_final for start in history.trials]
-        # A resumed study may have tried layouts that this session cannot: they are none of its total.
+        # A resumed study may have tried layouts that this session cannot run, which `_total` does not count.
         has_total = self._total is not None and num_tried <= self._total
         now_s = time.monotonic()
         since_s = int(now_s - self._last_line_s) * sum(start.layout.world_size for start, _, _ in running)
@@ -210,7 +204,7 @@ class _Follower:
         )
 
     def _counts(self) -> tuple[dict[str, Any], Mapping[str, Measurement]]:
-        # Twice a second it is drawn; to go through ten thousand measurements takes a good part of that.
+        # Cached: the screen is drawn twice a second, and ten thousand measurements take a good part of that time.
         if self._counts_cache is None:
             measurements = self._history.measurements
             measured = [measurement for measurement in measurements if measurement.outcome is not Outcome.SKIPPED]
@@ -227,7 +221,7 @@ class _Follower:
         return self._counts_cache
 
     def _num_tried(self) -> int:
-        """Returns the number of layouts that the search tried; one whose trial started again counts once."""
+        """Returns the number of layouts tried; one whose trial was started again counts once."""
         return len({trial.key for trial in self._history.trials if not trial.is_final})
 
     def _to_go(self) -> str:

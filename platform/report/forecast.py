@@ -1,4 +1,4 @@
-"""Compares predictions with measurements: what the cost model predicted of each batch point, and its error so far."""
+"""Compares the cost model's predictions with measurements: the prediction of each batch point, and the error so far."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -15,28 +15,25 @@ from trainers.records.measurement import TIMED, Measurement
 from trainers.spec.cluster import Cluster
 
 MOST_JUDGED = 256
-"""Number of the latest measurements that the model's error is computed from: correcting each by all others takes their
-square.
-"""
+"""Number of latest measurements used for the model's error. Correcting each by all others takes quadratic time."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Forecaster:
-    """Predictions for the measurements of a study; all empty where the cost model does not know the device."""
+    """Predictions for a study's measurements; empty if the cost model does not know the device."""
 
     cluster: Cluster
     cap_gib: float | None = None
 
     def of(self, measurements: Sequence[Measurement]) -> Prediction | None:
-        """Returns the predictions, a row for each measurement."""
+        """Returns predictions with a row for each measurement; None for an unknown device."""
         columns = known_columns([_point(measurement) for measurement in measurements], self.cluster, self.cap_gib)
         return None if columns is None else predict(columns)
 
     def predictions_beside(self, measurement: Measurement, measured: Sequence[Measurement]) -> str:
-        """Returns the text after a measurement's line: its prediction, and the model's error over all that was
-        measured.
+        """Returns the text printed after a measurement's line: its prediction and the model's error over `measured`.
 
-        Such as " | predicted 24,100 tokens/s (6.4 % too fast), 108 GiB | model's error so far 5.1 %, 2.0 % corrected".
+        Example: " | predicted 24,100 tokens/s (6.4 % too fast), 108 GiB | model's error so far 5.1 %, 2.0 % corrected".
         """
         predictions = self.predictions([measurement])
         if not predictions:
@@ -45,9 +42,7 @@ class Forecaster:
         return f" | predicted {predictions[0]}" + (f" | model's error so far {error}" if error else "")
 
     def predictions(self, measurements: Sequence[Measurement]) -> tuple[str, ...]:
-        """Returns the prediction of each, such as "24,100 tokens/s (6.4 % too fast), 108 GiB"; empty where there is
-        none.
-        """
+        """Returns each prediction as text: "24,100 tokens/s (6.4 % too fast), 108 GiB"; empty if there are none."""
         prediction = self.of(measurements)
         if prediction is None:
             return ()
@@ -61,9 +56,7 @@ class Forecaster:
         return tuple(texts)
 
     def error(self, measured: Sequence[Measurement]) -> str:
-        """Returns the median error of step times, as predicted and as corrected by the other measurements; "" before
-        any.
-        """
+        """Returns the median error of step times, as predicted and as corrected by the others; "" if unknown."""
         timed = [
             measurement
             for measurement in measured
@@ -82,7 +75,6 @@ class Forecaster:
 
 
 def forecaster_of(header: StudyHeader) -> Forecaster:
-    """Returns the forecaster of a study's cluster, with the catalogue's figures alone."""
     return Forecaster(cluster=header.cluster, cap_gib=header.cap_gib)
 
 

@@ -17,13 +17,13 @@ from trainers.records.trust import not_written, other_owner
 
 
 def report(studies: Path, name: str, *, as_object: bool, trusted: bool = False, form: str = FORMATS[0]) -> int:
-    """Compares what the journals of `name` have so far; returns 0 where some number of devices has a winner, 4 where on
-    some number it is not resolved which layout is the fastest, else 1.
+    """Prints the comparison of the studies of `name`; returns the exit code: 4 if one is not resolved, 0 if one has a
+    winner, else 1.
 
-    Files are written only into a folder that is this user's, or `trusted`.
+    Files are written only if the folder belongs to this user or is `trusted`.
 
     Raises:
-        InputError: a journal or the folder cannot be used.
+        InputError: nothing was measured yet, or a journal or the folder cannot be used.
     """
     folder = studies / name
     several = read_group(folder)
@@ -45,7 +45,5 @@ def report(studies: Path, name: str, *, as_object: bool, trusted: bool = False, 
 
 
 def worse_code(code: int, other: int) -> int:
-    """Returns the exit code of several studies: an interruption comes first, then an unresolved answer, then a
-    winner.
-    """
+    """Returns the exit code of several studies: an interruption first, then an unresolved answer, then a winner."""
     return next(exit_code for exit_code in (INTERRUPTED, NOT_RESOLVED, 0, 1) if exit_code in (code, other))

@@ -1,4 +1,4 @@
-"""The formats that pictures are written in."""
+"""The file formats of pictures."""
 
 from pathlib import Path
 from typing import Any
@@ -7,27 +7,26 @@ from platform.common.errors import InputError
 from platform.common.options import option
 
 FORMATS = ("png", "pdf", "svg")
-"""Formats of pictures; the first is that of a search's own pictures."""
+"""Formats of pictures; the first one is the default."""
 
 
 def pictures_field() -> Any:
-    """Returns the field of `--pictures`."""
     about = "the pictures' format: png, pdf or svg (default: png)"
     return option(FORMATS[0], choices=FORMATS, metavar="FORMAT", about=about)
 
 
 def show_dollars() -> None:
-    """Lets pictures show names with `$` as they are: matplotlib reads text between two of them as TeX."""
+    """Makes pictures show `$` in names unchanged; matplotlib would read text between two `$` as TeX."""
     import matplotlib
 
     matplotlib.rcParams["text.parse_math"] = False
 
 
 def format_of(path: Path, option: str) -> str:
-    """Returns the format that the file's name ends in.
+    """Returns the picture format given by the file's suffix.
 
     Raises:
-        InputError: it is none that is drawn.
+        InputError: the suffix is not one of `FORMATS`.
     """
     suffix = path.suffix.lower().removeprefix(".")
     if suffix not in FORMATS:

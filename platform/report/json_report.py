@@ -17,11 +17,12 @@ from trainers.spec.recipe import Recipe
 
 
 def as_json(result: StudyResult) -> dict[str, Any]:
-    """Returns the object that `--json` prints. Figures that are not finite become null, so that any reader accepts it.
+    """Returns the object that `--json` prints. Figures that are not finite become null, which every JSON reader
+    accepts.
 
-    `recipe`, `winner`, `tie` and so on are those of the space's first recipe; `recipes` has them for each. `tie` holds
-    the ids of the points tied with the winner, null where none was run several times in fresh processes beside it.
-    `winner` is null too where `unresolved` holds points between which the fastest is not resolved.
+    `recipe`, `winner`, `tie` and the other keys of a result are those of the space's first recipe; `recipes` has them
+    for each. `tie` holds the ids of the points tied with the winner, null if no point has two runs paired with the
+    winner's. `winner` is null if `unresolved` holds points among which the fastest is not resolved.
     """
     header, history = result.header, result.history
 
@@ -58,7 +59,7 @@ def as_json(result: StudyResult) -> dict[str, Any]:
 
 
 def _result_json(of_recipe: RecipeResult | None, result: StudyResult) -> dict[str, Any]:
-    """Returns the result of one recipe, with the same keys, left empty, where a study has none."""
+    """Returns the result of one recipe; the same keys with empty values if the study has none."""
     header, best = result.header, of_recipe and of_recipe.winner
     price = of_recipe and result.float8_price(of_recipe)
     return {
@@ -122,7 +123,7 @@ def _layout_json(measurement: Measurement) -> dict[str, Any]:
 
 
 def measurement_json(measurement: Measurement, tokens: float, price_per_gpu_h: float | None) -> dict[str, Any]:
-    """Returns a measurement as `--json` shows it, with days and cost of the token budget."""
+    """Returns a measurement for `--json`, with days and cost of the token budget."""
     return {
         "id": measurement.id,
         **to_json(measurement),
@@ -137,7 +138,7 @@ def measurement_json(measurement: Measurement, tokens: float, price_per_gpu_h: f
 
 
 def finite(value: Any) -> Any:
-    """Returns `value` with null for every figure that is not finite."""
+    """Returns `value` with None in place of every figure that is not finite."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):

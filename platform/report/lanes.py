@@ -1,4 +1,4 @@
-"""The lanes of a study: which trial had which nodes when, where trials ran side by side."""
+"""The lanes of a study whose trials ran side by side: nodes and times of each trial."""
 
 import dataclasses
 import datetime
@@ -9,7 +9,7 @@ from platform.common.text import duration, figure, plural
 from platform.study.history import History
 
 LOST = frozenset({"died", "node lost", "unstarted"})
-"""Ends of trials of which no worker tells anything."""
+"""Faults with which a trial ends without a message from its workers."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,18 +18,17 @@ class LaneSpan:
 
     trial_id: str
     node: str
-    """The node's address."""
     begin_s: float
     end_s: float
-    """Seconds since the study's first trial."""
+    """`begin_s` and `end_s` are seconds since the study's first trial."""
     session: int
     is_final: bool
     is_lost: bool
-    """Whether it ended without a message from its workers, or is not over."""
+    """Whether the trial ended without a message from its workers, or has not ended."""
 
 
 def lane_spans(history: History) -> list[LaneSpan]:
-    """Returns the spans of all trials that were given nodes, in the order of their starts."""
+    """Returns the spans of all trials that were assigned nodes, in the order of their starts."""
     placed = [start for start in history.trials if start.nodes]
     if not placed:
         return []
@@ -54,9 +53,7 @@ def lane_spans(history: History) -> list[LaneSpan]:
 
 
 def lanes_words(history: History) -> str:
-    """Returns a sentence on trials that ran side by side: how many, on how many nodes, and beside what figures were
-    measured; "" where none did.
-    """
+    """Returns a sentence on trials that ran side by side, on shared nodes and on the nodes' use; "" if none did."""
     spans = lane_spans(history)
     ids = {start.trial_id for start in history.trials}
     most = max((len(ids.intersection(start.beside)) + 1 for start in history.trials), default=0)

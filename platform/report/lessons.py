@@ -1,4 +1,4 @@
-"""Summarises what a study taught: what each axis gained, why the winner won, what the search cost and saved."""
+"""Summarises a study: the gain of each axis, the winner's advantage, the search's cost and savings."""
 
 import dataclasses
 import functools
@@ -30,15 +30,15 @@ PARTS = {
     "communication": ("tensor_s", "pipeline_s", "data_s"),
     "pipeline bubbles": ("bubble_s",),
 }
-"""Parts of a predicted step by the name they are reported under."""
+"""Parts of a predicted step: name in reports, and fields of `StepTime`."""
 NOTED = 0.005
-"""Share of a step by which two layouts' parts must differ to be reported."""
+"""Two layouts' parts are reported if they differ by at least this share of a step."""
 AXES = (*(field.name for field in dataclasses.fields(Layout)), "micro_batch")
 
 
-@functools.lru_cache(maxsize=1)  # the terminal and the page of one report say the same
+@functools.lru_cache(maxsize=1)  # the terminal and the page of one report show the same
 def lessons(result: StudyResult) -> Sequence[str]:
-    """Returns sentences for each recipe with a winner, then on what the search cost."""
+    """Returns sentences for each recipe with a winner, and on the search's cost."""
     header, forecaster = result.header, forecaster_of(result.header)
     winners = [recipe_result for recipe_result, _ in result.winners]
     lanes = [words] if (words := lanes_words(result.history)) else []
@@ -62,30 +62,30 @@ def lessons(result: StudyResult) -> Sequence[str]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class AxisGain:
-    """The speed of one value of an axis over that of another, between measurements that differ in nothing else."""
+    """The speed of one value of an axis over another's, between measurements that differ in nothing else."""
 
     axis: str
     value: Any
     """The faster value."""
     other: Any
     gain: float
-    """Share by which `value` is faster, in the mean of the pairs."""
+    """Share by which `value` is faster: geometric mean over the pairs."""
     ends: tuple[float, float] | None
-    """Ends of the gain's 95 % interval; None where a single pair resolves none."""
+    """Ends of the gain's 95 % interval; None for a single pair that is not resolved."""
     num_pairs: int
     differs: bool
-    """Whether the measurements exclude equal speeds."""
+    """Whether the 95 % interval excludes equal speeds."""
     words: str
-    """Clause on how sure the gain is, and how the winner compares."""
+    """Clause on the certainty of the gain, and on the winner's own comparison."""
 
 
 def axes_worth(points: Sequence[PointRuns], winner: Measurement | None) -> list[str]:
-    """Returns for each axis how its values compare between measurements that differ in nothing else.
+    """Returns a sentence for each axis that compares its values between measurements that differ in nothing else.
 
-    One sentence an axis, the most telling first: the mean ratio of tokens/s over the pairs. A comparison whose 95 %
-    interval holds no difference is left out: over the pairs, for a single one over both measurements' windows. A single
-    pair is not resolved unless runs beside each other show the same. Where a comparison speaks against the winner's
-    value, the sentence says how the winner itself compares.
+    The sentence gives the mean ratio of tokens/s over the pairs; the axis with the largest gain comes first. A
+    comparison is left out if its 95 % interval includes no difference (over the pairs; for a single pair over both
+    measurements' windows). A single pair counts as not resolved unless paired runs confirm it. If a comparison
+    contradicts the winner's value, the sentence says how the winner itself compares.
     """
     by_axis: dict[str, list[AxisGain]] = {}
     for compared in axis_gains(points, winner):
@@ -103,7 +103,7 @@ def axes_worth(points: Sequence[PointRuns], winner: Measurement | None) -> list[
 
 
 def axis_gains(points: Sequence[PointRuns], winner: Measurement | None) -> list[AxisGain]:
-    """Returns every comparison of two values of an axis, in the axes' order."""
+    """Returns all comparisons of two values of an axis, in the axes' order."""
     timed = _timed(points)
     rows = [_axes(measurement) for measurement in timed]
     speed = {row: measurement.tokens_per_s or 0.0 for row, measurement in zip(rows, timed, strict=True)}
@@ -144,16 +144,17 @@ Indices = NDArray[np.intp]
 
 
 def _codes(values: Sequence[Any]) -> list[int]:
-    """Returns each value's number, in the order of their first appearance."""
+    """Returns an integer for each value, numbered by first appearance."""
     numbers: dict[Any, int] = {}
     return [numbers.setdefault(value, len(numbers)) for value in values]
 
 
 def _pairs(codes: NDArray[np.int64], place: int) -> Iterator[tuple[Indices, Indices]]:
-    """Yields the pairs of measurements that differ in the axis at `place` alone, those of the same two values together:
-    the indices of the first value's measurements and of the second's. `codes` has a row an axis.
+    """Yields the measurements that differ only in the axis at `place`, grouped by their two values.
 
-    Measurements are sorted by all other axes, since a study of 10,000 has too many pairs to compare each.
+    Each item holds the indices of the first value's measurements and of the second's. `codes` has shape (axes,
+    measurements). Measurements are sorted by all other axes, because a study of 10,000 has too many pairs to compare
+    each.
     """
     key = np.zeros(codes.shape[1], np.int64)
     for other in [other for other in range(len(codes)) if other != place and codes[other].any()]:
@@ -180,9 +181,9 @@ def _pairs(codes: NDArray[np.int64], place: int) -> Iterator[tuple[Indices, Indi
 
 
 def _gain(logs: NDArray[np.float64], fast: PointRuns, slow: PointRuns) -> tuple[float, tuple[float, float] | None, str]:
-    """Returns the share by which the first measurements are faster, the ends of its interval over the pairs, or over
-    runs of the only pair's points beside each other, and these in words. `logs` are the logarithms of the pairs'
-    ratios, `fast` and `slow` the points of the first pair.
+    """Returns the gain of the first measurements, the ends of its 95 % interval, and both as text.
+
+    `logs` are logarithms of the pairs' ratios. A single pair is judged by paired runs of its points `fast` and `slow`.
     """
     gain = math.exp(float(logs.mean())) - 1
     if len(logs) > 1:
@@ -196,8 +197,10 @@ def _gain(logs: NDArray[np.float64], fast: PointRuns, slow: PointRuns) -> tuple[
 
 
 def _differs(logs: NDArray[np.float64], pair: Sequence[Measurement]) -> bool:
-    """Returns whether the 95 % interval excludes equal speeds: over the pairs' ratios, of which these are the
-    logarithms; for a single pair over both measurements' windows.
+    """Returns whether the 95 % interval excludes equal speeds.
+
+    The interval is over the pairs' ratios, whose logarithms are `logs`; for a single pair, over both measurements'
+    windows.
     """
     if len(logs) == 1:
         return abs(float(logs[0])) > math.hypot(*map(_margin, pair))
@@ -211,7 +214,7 @@ def _interval(logs: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def _margin(measurement: Measurement) -> float:
-    """Returns half of the 95 % interval of a measurement's time over its windows, as a share; infinite for one."""
+    """Returns half of the time's 95 % interval over a measurement's windows, as a share; infinite for one window."""
     low_s, high_s = interval(measurement.windows_s)
     return (high_s - low_s) / (high_s + low_s) if math.isfinite(high_s) else math.inf
 
@@ -219,8 +222,9 @@ def _margin(measurement: Measurement) -> float:
 def _of_winner(
     winner: tuple[Any, ...], place: int, fast: Any, slow: Any, speed: Mapping[tuple[Any, ...], float]
 ) -> str:
-    """Returns how the winner, where it has the `slow` value of the axis at `place`, compares with the `fast` one; else
-    "". `speed` is tokens/s by a point's axes.
+    """Returns a clause on how the winner compares with the `fast` value if it has the `slow` one; "" otherwise.
+
+    `place` is the axis' index; `speed` is tokens/s by the values of all axes.
     """
     if winner[place] != slow:
         return ""
@@ -231,9 +235,7 @@ def _of_winner(
 
 
 def reasons_for_winner(result: RecipeResult, forecaster: Forecaster) -> list[str]:
-    """Returns how far the winner is ahead of the best other layout by runs beside each other, what its step saves by
-    the cost model, and both memories.
-    """
+    """Returns the winner's lead over the best other layout, its predicted savings by part, and both memories."""
     best, second, lead = result.winner, result.runner_up, result.lead
     if best is None or second is None or lead is None or not best.tokens_per_s or not second.tokens_per_s:
         return []
@@ -260,7 +262,7 @@ def reasons_for_winner(result: RecipeResult, forecaster: Forecaster) -> list[str
 
 
 def _parts(step: StepTime) -> list[str]:
-    """Returns what the first of two predicted steps spends more or less than the second, as shares of the second."""
+    """Returns how the first of two predicted steps differs from the second by part, as shares of the second."""
     total_s = float(step.total_s[1])
     more = {
         part: sum(float(array[0] - array[1]) for array in (getattr(step, field) for field in fields)) / total_s
@@ -274,7 +276,7 @@ def _parts(step: StepTime) -> list[str]:
 
 
 def cost_saving(result: RecipeResult, header: StudyHeader) -> str:
-    """Returns how long the planned run takes with the winner, and what that saves over the median of what ran."""
+    """Returns the duration of the planned training with the winner, and its saving over the median timed run."""
     best = result.winner
     assert best is not None and best.tokens_per_s
     speeds = [

@@ -16,9 +16,9 @@ from platform.report.progress import SearchProgress, TrialProgress, best_point, 
 from trainers.records.measurement import Measurement, Outcome
 
 _LABEL = 9
-"""Width of the labels on the left."""
+"""Width of the labels on the left, in characters."""
 _OTHER_ROWS = 10
-"""Lines of a frame beyond those of the last outcomes."""
+"""Lines of a frame without those of the last outcomes."""
 
 
 def is_terminal() -> bool:
@@ -27,18 +27,17 @@ def is_terminal() -> bool:
 
 
 class Screen:
-    """The lower part of the terminal, from `start` to `stop`; what is printed meanwhile appears above it."""
+    """The lower part of the terminal from `start` to `stop`; printed lines appear above it."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True, highlight=False, markup=False, emoji=False)
         self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
 
     def start(self) -> None:
-        """Takes the terminal."""
         self._live.start()
 
     def draw(self, progress: SearchProgress) -> None:
-        """Draws the current state at the terminal's current width."""
+        """Draws the state at the terminal's present width."""
         self._live.update(frame(progress, height=self._console.height), refresh=True)
 
     def stop(self) -> None:
@@ -47,7 +46,7 @@ class Screen:
 
 
 def frame(progress: SearchProgress, *, height: int) -> RenderableType:
-    """Returns what is drawn: a line for each item, cut at the terminal's edge."""
+    """Returns the drawing: a line for each item, cut at the terminal's edge."""
     table = Table.grid(padding=(0, 1, 0, 0), expand=True)
     table.add_column(width=_LABEL, no_wrap=True, style="dim")
     table.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
@@ -59,7 +58,7 @@ def frame(progress: SearchProgress, *, height: int) -> RenderableType:
         table.add_row(label, value)
     mark = "MINIATURE  " if progress.miniature else ""
     head = Text(f"{mark}{progress.title}", style="bold", no_wrap=True, overflow="ellipsis")
-    # The cursor rests on the empty line: the ^C that a terminal echoes there moves nothing.
+    # The cursor stays on the empty line, so an echoed ^C moves nothing.
     return Group(Text(), head, table, Text())
 
 
@@ -109,7 +108,7 @@ def _trials(progress: SearchProgress) -> RenderableType:
 
 
 def _lane(trial: TrialProgress) -> Text:
-    """Returns one of several running trials: its nodes, how far it is, its layout."""
+    """Returns the line of one of several running trials: its nodes, progress and layout."""
     line = Text(f"{', '.join(trial.nodes)}  ", style="dim")
     line.append_text(_ladder(trial, is_final=False))
     line.append(f"  {trial.layout.label}")
@@ -117,7 +116,7 @@ def _lane(trial: TrialProgress) -> Text:
 
 
 def _ladder(trial: TrialProgress, *, is_final: bool) -> Text:
-    """Returns a running trial's micro-batches: the outcome of each, the running one, and those to come."""
+    """Returns a running trial's micro-batches: outcomes of finished ones, the running one, and the rest."""
     line = Text()
     if not trial.ladder:
         line.append("profile" if trial.profiles else "numerics gate")

@@ -1,4 +1,4 @@
-"""The Markdown writer: a study's result, and any table of declared columns or of rich, as GitHub shows it."""
+"""Writes a study's result, or any table, as GitHub Markdown."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -20,22 +20,20 @@ from platform.report.untried import not_tried_lines
 from platform.study.result.result import RecipeResult, StudyResult
 
 _MARKS = re.compile(r"([\\`*|<~\[\]]|\b_|_\b)")
-"""Characters that Markdown reads as marks; within a word an underscore is none."""
+"""Characters that have a meaning in Markdown; an underscore inside a word has none."""
 
 
 def escaped(text: str) -> str:
-    """Returns the text as Markdown shows it, on one line."""
     return _MARKS.sub(r"\\\1", " ".join(text.split()))
 
 
 def table_lines(table: Table[Any]) -> list[str]:
-    """Returns a table's lines."""
     titles, are_left = [column.flat for column in table.columns], [column.left for column in table.columns]
     return _lines(titles, are_left, table.texts)
 
 
 def as_markdown(result: StudyResult) -> str:
-    """Returns a study's result: for each recipe its tables, then the verdicts, and the caveats as a list."""
+    """Returns a study's result: the tables of each recipe, then the verdicts, then the caveats as a list."""
     lines = [f"# {escaped(result.header.name)}", ""]
     for recipe_result in result.by_id.values():
         lines += _recipe_lines(recipe_result, result)
@@ -50,14 +48,14 @@ def as_markdown(result: StudyResult) -> str:
 
 
 def fastest_lines(result: StudyResult, count: int) -> list[str]:
-    """Returns the table of the fastest points of the first recipe, at most so many; nothing where none was timed."""
+    """Returns the table of at most `count` fastest points of the first recipe; empty if none was timed."""
     of_recipe = next(iter(result.by_id.values()), None)
     rows = [] if of_recipe is None else measured_rows(of_recipe, result.header).timed[:count]
     return table_lines(Table(columns=on_terminal(result.header, rows, fixed=()), rows=rows)) if rows else []
 
 
 def _recipe_lines(of_recipe: RecipeResult, result: StudyResult) -> list[str]:
-    """Returns the tables of one recipe with the notes below them."""
+    """Returns the tables of one recipe with their notes."""
     header, rows = result.header, measured_rows(of_recipe, result.header)
     lines = [f"## {escaped(of_recipe.recipe.label)}, on {escaped(header.cluster.label_under(header.cap_gib))}", ""]
     columns = on_terminal(header, [*rows.timed, *rows.failed], fixed=())
@@ -73,7 +71,7 @@ def _recipe_lines(of_recipe: RecipeResult, result: StudyResult) -> list[str]:
 
 
 class MarkdownConsole(Console):
-    """A console of rich that prints sentences as paragraphs, and tables as Markdown's."""
+    """A rich console that prints sentences as paragraphs and tables as Markdown tables."""
 
     def print(self, *objects: Any, **_: Any) -> None:
         """Prints each object on lines of its own; a table without titles becomes a list."""
@@ -95,7 +93,6 @@ def _grid_lines(grid: Grid, rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _items(sentences: Iterable[str]) -> list[str]:
-    """Returns sentences as a list with a blank line after it; nothing for none."""
     items = [f"- {escaped(sentence)}" for sentence in sentences if sentence]
     return [*items, ""] if items else []
 

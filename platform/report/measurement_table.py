@@ -1,6 +1,6 @@
-"""The measurement table as CSV, under one header for the project's own figures and for published ones.
+"""The measurement table as CSV, with the same columns for this project's figures and for published ones.
 
-`docs/reference/columns.md` has the columns.
+`docs/reference/columns.md` describes the columns.
 """
 
 import math
@@ -30,11 +30,11 @@ _STATUS = {
     Outcome.SKIPPED: None,
 }
 _DERIVED = ("iter_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu", "hfu")
-"""Columns that follow from a step that was derived from its parts."""
+"""Columns that are derived if the step time is derived from its parts."""
 
 
 def _gpu_mem_gb(row: MeasuredRow) -> float:
-    """Returns the memory of the devices that ran the measurement; of what was not run, that of the study's."""
+    """Returns the memory of the measurement's devices; of a point that did not run, that of the study's."""
     conditions = row.run.conditions
     return (row.header.cluster if conditions is None else conditions).device_memory_gib * GB_PER_GIB
 
@@ -56,7 +56,7 @@ def _peak_mem_gb(row: MeasuredRow) -> float | None:
 
 
 def _notes(measurement: Measurement) -> Iterable[str]:
-    """Yields notes on what has no column."""
+    """Yields notes on facts without a column."""
     if measurement.miniature:
         yield f"miniature of {measurement.recipe.miniature_of}"
     if balance := measurement.recipe.forced_balance:
@@ -92,7 +92,7 @@ def _model(name: str) -> Callable[[MeasuredRow], Any]:
 
 
 _AXES = {declared.table or name: _axis(name) for name, declared in axes_of(Layout).items()}
-"""Cell of each layout axis, by the name of its column."""
+"""Function that reads a layout axis' cell, by the column's name."""
 _CELLS: dict[str, Callable[[MeasuredRow], Any]] = {
     "source": lambda row: f"study {row.header.name}",
     "model": lambda row: row.run.recipe.name,
@@ -139,7 +139,7 @@ _CELLS: dict[str, Callable[[MeasuredRow], Any]] = {
     "layout_id": lambda row: row.run.layout.id,
     "compile_s": lambda row: row.run.compile_s,
 }
-"""Cell of each other column of this project's rows."""
+"""Function that reads the cell of each other column of this project's rows."""
 _NAMES = (
     "source,url_or_repo_path,model,params_b,layers,hidden,heads,kv_heads,ffn,vocab,seq_len,gpu,gpu_mem_gb,nodes,gpus,"
     "tp,pp,cp,dp,strategy,micro_batch,grad_accum,global_batch,activation_ckpt,precision,flash_attention,iter_time_s,"
@@ -175,19 +175,20 @@ _OF_LAYOUT = frozenset((*_AXES, "gpus", "dp", "strategy", "flash_attention", "se
 
 
 def _part(name: str) -> Callable[[MeasuredRow], object] | None:
-    """Returns what many rows share that a column is of: the recipe or the layout; None for the measurement itself."""
+    """Returns a function of the part of a row (recipe or layout) on which alone the column depends; None for others."""
     if name in _OF_RECIPE:
         return lambda row: row.run.recipe
     return (lambda row: row.run.layout) if name in _OF_LAYOUT else None
 
 
 def _nothing(_: MeasuredRow) -> None:
-    """Returns the cell of a column that published rows alone have."""
+    """Returns the empty cell of a column that only published rows fill."""
 
 
 def table_of(result: StudyResult, journal: Path | None = None) -> tuple[list[Column[MeasuredRow]], list[MeasuredRow]]:
-    """Returns the table's columns, and a row for each measurement of a study, skipped ones included; `journal` is the
-    path that the rows are said to come from.
+    """Returns the table's columns and a row for each measurement, skipped ones included.
+
+    `journal` is the path written as the rows' source.
     """
     cells = _AXES | _CELLS | {"url_or_repo_path": lambda _: journal and str(journal)}
     columns = [Column(key=name, value=cells.get(name, _nothing), of=_part(name)) for name in HEADER]
@@ -195,7 +196,7 @@ def table_of(result: StudyResult, journal: Path | None = None) -> tuple[list[Col
 
 
 def write_table(path: Path, result: StudyResult, journal: Path | None = None) -> None:
-    """Writes the table of a study.
+    """Writes the study's table as CSV.
 
     Raises:
         InputError: the file cannot be written.
@@ -204,9 +205,9 @@ def write_table(path: Path, result: StudyResult, journal: Path | None = None) ->
 
 
 def strategy(layout: Layout) -> str:
-    """Returns the published tables' word for what is sharded; `engine` states by what.
+    """Returns the published tables' name for what is sharded; the column `engine` names the engine.
 
-    Nothing sharded is "ddp" whatever the engine; FSDP2 that keeps its parameters after the forward pass shards
-    gradients and states only, which is "zero2".
+    Without sharding it is "ddp" for every engine. FSDP2 that keeps its parameters after the forward pass shards only
+    gradients and states, which is "zero2".
     """
     return layout.rules.strategy(layout)

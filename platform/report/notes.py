@@ -1,4 +1,4 @@
-"""The notes under a recipe's table: short reasons, what was skipped, and what marks mean."""
+"""The notes below a recipe's table: short reasons, skipped points, and the meaning of marks."""
 
 import re
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ from trainers.records.measurement import TIMED, Measurement, Outcome
 from trainers.spec.cluster import Cluster
 
 _MOST_SKIPPED = 6
-"""Number of reasons for skipping that are listed; the rest is counted."""
+"""Number of reasons for skipping that are listed; the others are counted."""
 _MOST_NAMED = 3
-"""Number of layouts that are named with the reason they share; of more, one is named and the others are counted."""
+"""Largest number of layouts named with a shared reason; of more, one is named and the others are counted."""
 
 
 def short_reason(measurement: Measurement, cluster: Cluster) -> str:
-    """Returns why there is no figure, in a few words."""
-    # An OOM without sizes is a kill for want of host memory.
+    """Returns in a few words why the measurement has no figure."""
+    # An out-of-memory outcome without sizes means that the kernel killed the process for lack of host memory.
     if measurement.outcome is not Outcome.OOM or measurement.asked_gib is None:
         words = " ".join(measurement.reason.split())
         return words if len(words) <= 160 else words[:157] + "..."
@@ -35,8 +35,10 @@ def short_reason(measurement: Measurement, cluster: Cluster) -> str:
 
 
 def skipped_lines(skipped: Sequence[Measurement]) -> list[str]:
-    """Returns how many points were skipped, then a line for each reason with the points that it holds for. Reasons that
-    differ in figures alone are one, with those of its first point."""
+    """Returns the number of skipped points, then a line for each reason with its points.
+
+    Reasons that differ only in figures are joined, and the first point's figures are shown.
+    """
     if not skipped:
         return []
     reasons: dict[str, list[Measurement]] = {}
@@ -53,12 +55,12 @@ def skipped_lines(skipped: Sequence[Measurement]) -> list[str]:
 
 
 def _without_figures(reason: str) -> str:
-    """Returns what a reason says before its first colon without its figures, which differ from point to point."""
+    """Returns the reason up to its first colon, without figures, which differ between points."""
     return re.sub(r"\d[\d.,]*", "", reason.partition(":")[0])
 
 
 def _points(rows: Sequence[Measurement]) -> str:
-    """Returns the points' layouts, each with its micro-batches; of many layouts the first, and how many others."""
+    """Returns the points' layouts, each with its micro-batches; of many layouts the first, and the number of others."""
     by_layout: dict[str, list[Measurement]] = {}
     for row in rows:
         by_layout.setdefault(row.layout.id, []).append(row)
@@ -78,7 +80,7 @@ def notes(
     omitted: Sequence[str],
     columns: Sequence[Column[MeasuredRow]],
 ) -> list[str]:
-    """Returns the notes below a table of `measured` with these columns, where the titles `omitted` had no room."""
+    """Returns the notes below a table of `measured`; `omitted` are titles of columns that had no room."""
     lines: list[str] = []
     if best is not None:
         lines.append("* the winner")

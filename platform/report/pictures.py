@@ -1,4 +1,4 @@
-"""Two pictures of a recipe's measurements: speed against memory, and layouts against micro-batches."""
+"""Two pictures of a recipe's measurements: speed against memory, and layouts by micro-batch."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -26,26 +26,26 @@ COLORS = {
     Outcome.OOM: "#b91c1c",
     Outcome.SKIPPED: "#d1d5db",
 }
-"""Colour by outcome; outcomes not listed are other failures."""
+"""Colour by outcome; other outcomes are failures."""
 _FAILED = "#7c3aed"
 _INK, _FAINT, _GRID = "#1f2937", "#6b7280", "#e5e7eb"
 _MARKERS = dict(zip(engines.names(), "soD^vP", strict=False))
-"""Marker of the dots by engine; other engines have round ones."""
+"""Marker of dots by engine; other engines have round dots."""
 _MOST_ROWS = 40
-"""Number of layouts in a heat map that ran, the fastest ones; the rest is counted."""
+"""Number of layouts that ran in a heat map, the fastest ones; the others are counted."""
 _MOST_NEVER_RUN = 3
-"""Number of layouts in a heat map that never ran; the rest is counted."""
+"""Number of layouts that never ran in a heat map; the others are counted."""
 _EDGE_IN, _HEAD_IN = 0.1, 0.8
-"""Inches left free at the sides of a picture, and those at its top for its title and the two smaller lines below."""
+"""Free inches at the sides of a picture, and at its top for the title and two smaller lines."""
 _MOST_NAMED = 500
-"""Number of dots up to which micro-batches stand beside them; more would not be readable."""
+"""Largest number of dots labelled with their micro-batch; more would not be readable."""
 _LABEL = (0.022, 0.022)
-"""Size of a dot's label, as shares of the axes."""
+"""Width and height of a dot's label, as shares of the axes."""
 
 
 def draw(result: RecipeResult, cluster: Cluster, folder: Path, suffix: str = "", form: str = FORMATS[0]) -> list[Path]:
-    """Draws both pictures of one recipe's measurements into `folder`, in the format `form`, and returns their paths;
-    none where nothing was tried.
+    """Draws both pictures of one recipe into `folder` in the format `form` and returns their paths; empty if nothing
+    was tried.
 
     Raises:
         InputError: a file cannot be written.
@@ -56,7 +56,7 @@ def draw(result: RecipeResult, cluster: Cluster, folder: Path, suffix: str = "",
         for path in paths:
             path.unlink(missing_ok=True)
         return []
-    # Imported here: what only reads a study need not wait for it.
+    # Imported here to save its time in commands that draw nothing.
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
@@ -92,7 +92,7 @@ def draw(result: RecipeResult, cluster: Cluster, folder: Path, suffix: str = "",
 
 
 def _rows(points: Sequence[Measurement]) -> list[Layout]:
-    """Returns the layouts, the fastest first, then those without a figure, and a few that never ran."""
+    """Returns the heat map's layouts: the fastest first, then failed ones, then a few that never ran."""
     speed: dict[str, tuple[bool, bool, float]] = {}
     for point in points:
         rank = (point.outcome is not Outcome.SKIPPED, point.outcome in TIMED, _speed(point))
@@ -104,14 +104,14 @@ def _rows(points: Sequence[Measurement]) -> list[Layout]:
 
 
 def _heat_map_in(cells: Sequence[Measurement], rows: Sequence[Layout]) -> tuple[float, float]:
-    """Returns the size of a heat map in inches: room for the longest label and for each cell's two lines."""
+    """Returns the size of a heat map in inches, with room for the longest label and for two lines in each cell."""
     columns = len({cell.batch.micro_batch for cell in cells})
     longest = max(len(layout.label) for layout in rows)
     return max(8.0, 0.6 + 0.062 * longest + 1.05 * columns), _HEAD_IN + 1.0 + 0.36 * len(rows)
 
 
 def _speed(measurement: Measurement) -> float:
-    """Returns tokens/s; 0 where there is none that can be drawn."""
+    """Returns tokens/s; 0 if there is no finite figure."""
     speed = measurement.tokens_per_s
     return speed if speed is not None and math.isfinite(speed) else 0.0
 
@@ -121,9 +121,7 @@ def _color(measurement: Measurement) -> str:
 
 
 def _speed_memory(axes: "Axes", points: Sequence[Measurement], best: Measurement | None, cluster: Cluster) -> None:
-    """Draws a dot for each point that ran; those that ran out of memory stand on the base line at the memory they
-    needed.
-    """
+    """Draws a dot for each timed point, and out-of-memory points at 0 tokens/s and the memory that they needed."""
     from matplotlib.collections import LineCollection
     from matplotlib.lines import Line2D
 
@@ -136,9 +134,9 @@ def _speed_memory(axes: "Axes", points: Sequence[Measurement], best: Measurement
         dots_by_style.setdefault((_MARKERS.get(measurement.layout.rules.name, "o"), _color(measurement)), []).append(
             measurement
         )
-    # In one artist each: matplotlib lays out and draws thousands of them in half a minute.
+    # Drawn in one artist for each style, because thousands of artists take matplotlib half a minute.
     joined = [list(zip(*_places(ladder), strict=True)) for ladder in ladders.values() if len(ladder) > 1]
-    style: Any = {"capstyle": "projecting", "joinstyle": "round"}  # those of `plot`
+    style: Any = {"capstyle": "projecting", "joinstyle": "round"}  # as `plot` draws them
     axes.add_collection(LineCollection(joined, colors=_GRID, linewidths=1, zorder=1, **style))
     for (marker, color), dots in dots_by_style.items():
         axes.plot(*_places(dots), marker, color=color, ms=6, mec="white", mew=0.6, zorder=3)
@@ -172,13 +170,13 @@ def _speed_memory(axes: "Axes", points: Sequence[Measurement], best: Measurement
 
 
 def _needed_gib(crashed: Measurement, limit_gib: float) -> float:
-    """Returns the memory that a point held and asked for as it ran out; the limit where that is not known."""
+    """Returns the memory that a point held and requested when it ran out; the limit if unknown."""
     held_gib = crashed.allocated_gib if crashed.allocated_gib is not None else crashed.reserved_gib
     return limit_gib if held_gib is None else held_gib + (crashed.asked_gib or 0.0)
 
 
 def _name_dots(axes: "Axes", dots: Sequence[Measurement], best: Measurement | None) -> None:
-    """Writes each dot's micro-batch beside it, the winner's outside of its ring, without overlaps."""
+    """Writes each dot's micro-batch beside it without overlaps, the winner's outside of its ring."""
     width, height = axes.get_xlim()[1], axes.get_ylim()[1]
     label_places: list[tuple[float, float]] = []
     for measurement in sorted(dots, key=lambda dot: dot is not best):
@@ -202,7 +200,7 @@ def _places(measurements: Sequence[Measurement]) -> tuple[list[float], list[floa
 
 
 def _heat_map(axes: "Axes", cells: Sequence[Measurement], rows: Sequence[Layout], best: Measurement | None) -> None:
-    """Draws a cell for each point: its speed as shade and figure, or its outcome in a word."""
+    """Draws a cell for each point: its speed as shade and figure, or its outcome as a word."""
     from matplotlib.patches import Rectangle
 
     columns = sorted({cell.batch.micro_batch for cell in cells})
@@ -212,7 +210,7 @@ def _heat_map(axes: "Axes", cells: Sequence[Measurement], rows: Sequence[Layout]
         x, y = columns.index(cell.batch.micro_batch), row_by_id[cell.layout.id]
         timed = cell.outcome in TIMED
         share = _speed(cell) / fastest if timed and fastest else 1.0
-        # Shades of one color for times that count; every other outcome has its own and, where it crashed, hatching.
+        # Times that count have shades of one colour; each other outcome has its own colour, and hatching after a crash.
         hatch = "" if _speed(cell) or cell.outcome is Outcome.SKIPPED else "////"
         axes.add_patch(
             Rectangle(
@@ -243,7 +241,7 @@ def _heat_map(axes: "Axes", cells: Sequence[Measurement], rows: Sequence[Layout]
     axes.set_yticks(range(len(rows)), [layout.label for layout in rows], fontsize=8)
     axes.set_xlim(-0.5, len(columns) - 0.5)
     axes.set_ylim(len(rows) - 0.5, -0.5)
-    # Above, where the fastest are: the lower rows of many are a screen away.
+    # The axis is at the top, near the fastest layouts; the lower rows may be a screen away.
     axes.xaxis.tick_top()
     axes.xaxis.set_label_position("top")
     axes.set_xlabel("micro-batch")
@@ -251,7 +249,7 @@ def _heat_map(axes: "Axes", cells: Sequence[Measurement], rows: Sequence[Layout]
 
 
 def _heat_map_notes(cells: Sequence[Measurement], points: Sequence[Measurement]) -> Iterator[str]:
-    """Yields the notes below a heat map of `cells`: its signs, and how many layouts of `points` it leaves out."""
+    """Yields the notes below a heat map of `cells`: its signs, and the number of layouts of `points` left out."""
     derived = "; ~ derived" if any(cell.step_time_derived for cell in cells) else ""
     slow = "; (in brackets): slow, stopped early" if any(cell.outcome is Outcome.SLOW for cell in cells) else ""
     yield f"framed: the winner; hatched: crashed; blank: not tried{slow}{derived}"

@@ -1,4 +1,4 @@
-"""Compares where the winner's step goes, as profiled, with the cost model's prediction."""
+"""Compares the profiled parts of the winner's step with the cost model's prediction."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -18,39 +18,36 @@ EXPOSED = "communication, exposed"
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class StepPart:
-    """One line of the table. Seconds of a step."""
+    """One line of the table; seconds are those of one step."""
 
     name: str
     measured_s: float
     predicted_s: float | None = None
-    """The cost model's seconds; None where it has no such part, or does not know the device."""
+    """Predicted seconds; None if the cost model has no such part or does not know the device."""
     parent: str = ""
-    """The line above of which it is a part; "" for a part of the step."""
+    """Name of the line that the part belongs to; "" for a part of the step itself."""
     beside: bool = False
-    """Whether it overlaps the other parts, and so does not count in their sum."""
+    """Whether the part overlaps other parts, and so does not count in their sum."""
     whole_s: float = 0.0
-    """Seconds of a step, measured."""
+    """Measured seconds of the whole step."""
     predicted_whole_s: float = 0.0
-    """Seconds of a step, predicted; 0 without a prediction."""
+    """Predicted seconds of the whole step; 0 without a prediction."""
 
     @property
     def label(self) -> str:
-        """The name, marked where it is a part of the line above or overlaps the others."""
+        """The name, marked if it is a part of another line or overlaps other parts."""
         return f"{'- ' if self.parent else 'beside: ' if self.beside else ''}{self.name}"
 
     @property
     def share(self) -> float:
-        """The share of the step."""
         return self.measured_s / max(self.whole_s, 1e-12)
 
     @property
     def predicted_ms(self) -> float | None:
-        """The cost model's milliseconds."""
         return None if self.predicted_s is None else 1e3 * self.predicted_s
 
     @property
     def predicted_share(self) -> float | None:
-        """The share of the predicted step."""
         return None if self.predicted_s is None else self.predicted_s / max(self.predicted_whole_s, 1e-12)
 
 
@@ -71,7 +68,7 @@ _RECORDED: tuple[Column[StepPart], ...] = (
 
 
 def parts_of(profile: Profile, predicted: StepTime | None = None) -> list[StepPart]:
-    """Returns the lines, in the table's order; `predicted` has one row."""
+    """Returns the table's lines in order; `predicted` has one row."""
     sums = profile.sums
 
     def model(*names: str) -> float | None:
@@ -114,14 +111,13 @@ def parts_of(profile: Profile, predicted: StepTime | None = None) -> list[StepPa
 
 
 def profiled(result: StudyResult) -> Iterator[tuple[Measurement, Profile]]:
-    """Yields each recipe's winner that was profiled, with its profile."""
     for recipe_result, best in result.winners:
         if recipe_result.profile is not None:
             yield best, recipe_result.profile
 
 
 def predicted_step(header: StudyHeader, best: Measurement) -> StepTime | None:
-    """Returns the cost model's prediction of the winner's step; None where it does not know the device."""
+    """Returns the predicted step of the winner; None if the cost model does not know the device."""
     prediction = forecaster_of(header).of([best])
     return None if prediction is None else prediction.step
 
@@ -155,7 +151,7 @@ def _notes(best: Measurement, profile: Profile) -> Iterator[str]:
 
 
 def profile_rows(result: StudyResult) -> list[Mapping[str, Any]]:
-    """Returns the same as plain rows, for MLflow's pages."""
+    """Returns the same as plain rows for MLflow's pages."""
     return [
         {**record, "layout": profile.layout.label, "recipe": profile.recipe.id, "trace": profile.trace}
         for best, profile in profiled(result)
@@ -164,7 +160,7 @@ def profile_rows(result: StudyResult) -> list[Mapping[str, Any]]:
 
 
 def profile_json(of_recipe: RecipeResult, header: StudyHeader) -> dict[str, Any] | None:
-    """Returns the winner's profile as `--json` shows it; None where it has none."""
+    """Returns the winner's profile for `--json`; None if it has none."""
     best, profile = of_recipe.winner, of_recipe.profile
     if best is None or profile is None:
         return None

@@ -1,4 +1,4 @@
-"""The state of a search, as a value and as a line of text."""
+"""The state of a search as a value and as a line of text."""
 
 import dataclasses
 from collections import Counter
@@ -18,66 +18,63 @@ class TrialProgress:
 
     layout: Layout
     ladder: tuple[int, ...]
-    """Its micro-batches."""
+    """The trial's micro-batches."""
     profiles: bool = False
-    """Whether it profiles instead of measuring."""
+    """Whether the trial profiles instead of measuring."""
     nodes: tuple[str, ...] = ()
-    """Addresses of the nodes that it was given; empty where it may run on any."""
+    """Addresses of the nodes assigned to the trial; empty if it may run on any."""
     batch: BatchPoint | None = None
     """The running rung; None before the first."""
     rungs: Mapping[int, Outcome] = dataclasses.field(default_factory=dict[int, Outcome])
-    """Outcome of its finished rungs, by micro-batch."""
+    """Outcomes of finished rungs, by micro-batch."""
     running_s: float = 0.0
-    """Seconds that it has taken."""
+    """Seconds since the trial began."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class SearchProgress:
-    """The state of a search."""
-
     trial: int
-    """Number of layouts that the search has tried, running ones included; one that is tried again counts once."""
+    """Number of layouts tried, running ones included; a layout tried again counts once."""
     num_trials: int | None
-    """Layouts that the search may try; None where the searcher has no plan."""
+    """Number of layouts that the search may try; None if the searcher has no plan."""
     final_run: int = 0
-    """Number of the last trial among those after the search, from 1; 0 while the search goes on."""
+    """Number of the last confirmation run, from 1; 0 while the search explores."""
     running: tuple[TrialProgress, ...] = ()
-    """The running trials, the one that was heard of last at the end."""
+    """The running trials; the one with the latest news is last."""
     incumbent: Measurement | None
-    """The incumbent of the recipe that is being searched."""
+    """The incumbent of the recipe being searched."""
     outcomes: Counter[Outcome]
     elapsed_s: float
     left_s: float | None
-    """Seconds that the time budget leaves; None without one."""
+    """Seconds left in the time budget; None without one."""
     kept_s: float = 0.0
-    """Seconds of these that the search leaves for final runs."""
+    """Part of `left_s` that is reserved for confirmation runs."""
     gpu_s: float
     gpu_left_s: float | None = None
-    """Device seconds that the budget leaves; None without one."""
+    """Device seconds left in the budget; None without one."""
     device: str = "GPU"
-    """The name of a device in sentences."""
+    """Word for a device in sentences."""
     title: str = ""
-    """The space, and the devices it is searched on."""
+    """The space and its devices."""
     recipe: str = ""
-    """The recipe that is being searched, by what distinguishes it; "" where there is only one."""
+    """The recipe being searched, by the words that distinguish it; "" if there is only one."""
     to_go: str = ""
     """Estimated time of the remaining trials, from those so far; "" before the first ended."""
     last: tuple[Measurement, ...] = ()
-    """The last measurements, in order; no more than a screen holds."""
+    """The last measurements in order, at most as many as a screen shows."""
     predicted: tuple[str, ...] = ()
-    """The cost model's prediction of each of `last`; empty where it does not know the device."""
+    """The prediction of each of `last`; empty if the cost model does not know the device."""
     model_error: str = ""
-    """The model's error so far; "" where unknown."""
+    """The model's error so far; "" if unknown."""
     miniature: bool = False
 
 
 def count_outcomes(measurements: Iterable[Measurement]) -> Counter[Outcome]:
-    """Returns the number of measurements by outcome."""
     return Counter(measurement.outcome for measurement in measurements)
 
 
 def progress_line(progress: SearchProgress) -> str:
-    """Returns the line, without a line end."""
+    """Returns the progress as a line, without a line end."""
     of_planned = "" if progress.num_trials is None else f"/{progress.num_trials}"
     parts = [f"final run {progress.final_run}" if progress.final_run else f"trial {progress.trial}{of_planned}"]
     if progress.running:
@@ -96,7 +93,7 @@ def progress_line(progress: SearchProgress) -> str:
 
 
 def measurement_line(measurement: Measurement) -> str:
-    """Returns one finished batch point: outcome first, then what was run and its figure or reason."""
+    """Returns the line of a finished batch point: outcome, point, and its figures or reason."""
     point = f"{measurement.layout.label}, MBS {measurement.batch.micro_batch} x {measurement.batch.grad_accum}"
     mark = "[miniature] " if measurement.miniature else ""
     parts = [f"{mark}{measurement.outcome.value}: {point}"]
@@ -114,7 +111,7 @@ def measurement_line(measurement: Measurement) -> str:
 
 
 def spent(progress: SearchProgress) -> str:
-    """Returns time and device seconds so far, and what the budgets leave."""
+    """Returns as text the time and device seconds spent, and left in the budgets."""
     time = duration(progress.elapsed_s)
     if progress.left_s is not None:
         time += f", {duration(progress.left_s)} left"
@@ -123,12 +120,11 @@ def spent(progress: SearchProgress) -> str:
 
 
 def kept_words(progress: SearchProgress) -> str:
-    """Returns how much of the time that is left is kept for final runs; "" for none."""
     return f"{duration(progress.kept_s)} of it kept for final runs" if progress.left_s and progress.kept_s else ""
 
 
 def best_point(best: Measurement | None) -> str:
-    """Returns the incumbent's speed and description."""
+    """Returns the incumbent's speed and point as text."""
     if best is None or best.tokens_per_s is None:
         return "none yet"
     point = f"{best.layout.label}, MBS {best.batch.micro_batch}"
@@ -136,7 +132,7 @@ def best_point(best: Measurement | None) -> str:
 
 
 def set_apart(recipe: Recipe, others: Iterable[Recipe]) -> str:
-    """Returns the words of the recipe's label that not all `others` have; all of them where that leaves none."""
+    """Returns the words of the recipe's label that not all of `others` have; the whole label if none is left."""
     words = recipe.label.split(", ")
     shared = set(words).intersection(*(other.label.split(", ") for other in others))
     return ", ".join(word for word in words if word not in shared) or recipe.label

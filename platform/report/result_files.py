@@ -1,6 +1,6 @@
-"""Writes a study's files beside the journal: the table as CSV and Parquet, pictures, each winner's files.
+"""Writes a study's files beside its journal: the table as CSV and Parquet, pictures, and each winner's files.
 
-The winner's engine may write its own configuration beside `layout.json`.
+The files of a winner are its `layout.json`, its command, or its engine's own configuration.
 """
 
 from pathlib import Path
@@ -22,8 +22,10 @@ CSV = "measurements.csv"
 
 
 def write_results(folder: Path, result: StudyResult, pictures_as: str = FORMATS[0]) -> list[Path]:
-    """Writes the table, the winners and the pictures into the study's folder, replacing those of an earlier session;
-    returns their paths, with those of traces.
+    """Writes the table, the winners' files and the pictures into the study's folder; replaces those of earlier
+    sessions.
+
+    Returns their paths and those of traces.
 
     Raises:
         InputError: a file cannot be written.
@@ -40,14 +42,12 @@ def write_results(folder: Path, result: StudyResult, pictures_as: str = FORMATS[
 
 
 def _suffix(number: int, recipe: Recipe) -> str:
-    """Returns the ending of a recipe's file names: "" for the first recipe, the recipe's id for others."""
+    """Returns the ending of a recipe's file names: "" for the first recipe, else "-ID"."""
     return f"-{recipe.id}" if number else ""
 
 
 def _write_winners(folder: Path, result: StudyResult) -> list[Path]:
-    """Writes a `layout.json` for each recipe that has a winner, with its engine's own configuration, and removes those
-    of an earlier winner.
-    """
+    """Writes each winner's `layout.json` (or command) and engine configuration; removes those of an earlier winner."""
     written: list[Path] = []
     for number, recipe_result in enumerate(result.of_study):
         suffix = _suffix(number, recipe_result.recipe)

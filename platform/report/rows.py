@@ -18,9 +18,10 @@ _SKIPPED = ("layout", "micro_batch", "reason", *(key for key in POINT if key not
 
 
 def tables(result: StudyResult) -> dict[str, Rows]:
-    """Returns rows by file name: measurements, a row a point, best first; each run of points that were run again;
-    layouts not tried, and those known not to run; numerics gates; recipes that differ in their batch; where the
-    winners' steps go.
+    """Returns the rows of each non-empty table, by file name.
+
+    Tables: measurements (a row for each point, the best first), runs of confirmed points, layouts not tried, skipped
+    points, numerics gates, recipes that differ in their batch or accumulation, and profiles of the winners' steps.
     """
     header = result.header
     of_all = [point for recipe_result in result.measured for point in recipe_result.points]
@@ -44,7 +45,7 @@ def tables(result: StudyResult) -> dict[str, Rows]:
 
 
 def _gates(result: StudyResult) -> Rows:
-    """Returns a row for each layout whose numerics gate ran, with its distance from the reference."""
+    """Returns a row for each layout whose numerics gate ran, with its differences from the reference."""
     rows: list[dict[str, Any]] = []
     for curves, verdict in (gate for of_recipe in result.measured for gate in of_recipe.gates):
         verdict_text = "no reference has run" if verdict is None else "passed" if verdict.passed else "failed"

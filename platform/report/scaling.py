@@ -1,4 +1,4 @@
-"""The comparison of several studies by their number of devices, as a table, JSON, CSV and pictures."""
+"""Compares several studies by their number of devices, as a table, JSON, CSV and pictures."""
 
 import dataclasses
 from collections.abc import Iterable, Sequence
@@ -19,11 +19,11 @@ from trainers.records.measurement import Measurement
 
 _STEM = "scaling"
 _WIDE = 120
-"""Width of a terminal from which on layouts stand in the table; in a narrower one they follow below."""
+"""Terminal width from which layouts are a column of the table; on narrower ones they are listed below it."""
 
 
 def print_table(rows: Sequence[ScalingRow], device: str, console: Console) -> None:
-    """Prints one table for each recipe. `device` is the name of a device."""
+    """Prints a table for each recipe. `device` is the word for a device."""
     for group in by_recipe(rows):
         recipe = group[0].recipe
         mark = f"MINIATURE of {recipe.miniature_of}: " if recipe.miniature_of else ""
@@ -38,9 +38,7 @@ def print_table(rows: Sequence[ScalingRow], device: str, console: Console) -> No
 
 
 def to_object(rows: Sequence[ScalingRow], results: Iterable[StudyResult]) -> dict[str, Any]:
-    """Returns the object that `--json` prints: a row of `scaling` for each recipe and number of devices, and each
-    study's own object.
-    """
+    """Returns the object of `--json`: a row for each recipe and number of devices, and each study's own object."""
     return finite(
         {
             "scaling": [
@@ -69,7 +67,7 @@ def to_object(rows: Sequence[ScalingRow], results: Iterable[StudyResult]) -> dic
 
 
 def write_files(folder: Path, rows: Sequence[ScalingRow], device: str, form: str = FORMATS[0]) -> list[Path]:
-    """Writes the rows as CSV and, for each recipe that has a winner, as a picture (`form`); returns the paths.
+    """Writes the rows as CSV, and a picture (`form`) for each recipe that has a winner; returns the paths.
 
     Raises:
         InputError: a file cannot be written.
@@ -112,9 +110,7 @@ def _point(row: ScalingRow, best: Measurement) -> Days:
 def show(
     folder: Path | None, results: Sequence[StudyResult], *, as_object: bool, width: int, form: str = FORMATS[0]
 ) -> None:
-    """Writes the files of the studies' comparison into `folder` (None: nowhere) and prints it: tables and paths, or the
-    JSON object alone.
-    """
+    """Writes the comparison's files into `folder` (None: nowhere); prints tables and paths, or only the JSON object."""
     table_rows = rows(results)
     device = results[0].header.cluster.device_word
     files = write_files(folder, table_rows, device, form) if folder else []

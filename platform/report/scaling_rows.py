@@ -1,6 +1,6 @@
-"""Measured days, device-days, efficiency and cost against the number of devices, from the journals of several studies.
+"""Measured days, device-days, efficiency and cost by number of devices, from the journals of several studies.
 
-Each number of devices has a winner of its own: the fastest layout on two is seldom that on four.
+Each number of devices has its own winner: the fastest layout on two devices is seldom the fastest on four.
 """
 
 import dataclasses
@@ -26,53 +26,47 @@ class ScalingRow:
     tokens: float
     price_per_gpu_h: float | None
     best: Measurement | None
-    """The winner; None where nothing fits or nothing was measured yet."""
+    """The winner; None if nothing fits or nothing was measured yet."""
     reason: str = ""
-    """Reason why there is no winner; empty where there is one."""
+    """Reason why there is no winner; "" if there is one."""
     coverage: Coverage | None = None
-    """Share of the layouts that were tried; None where the journal does not state what was planned."""
+    """The number of layouts tried and the rest; None if the journal states no plan."""
     efficiency: float | None = None
-    """Tokens/s a device over that on the fewest devices that have a winner."""
+    """Tokens/s a device over that on the fewest devices with a winner."""
     runs: int = 0
-    """Number of runs in fresh processes that its figures rest on; 0 where they are the search's own."""
+    """Number of confirmation runs behind the figure; 0 if it is the search's own."""
     caveats: str = ""
-    """Names of the caveats that hold for the winner; "" for none."""
+    """Names of the winner's caveats; "" if it has none."""
     gate: str = ""
-    """The numerics gate's verdict on the winner, `passed` or `failed`; "" where there is none."""
+    """The numerics gate's verdict on the winner, `passed` or `failed`; "" without one."""
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Tokens/s of all devices together."""
         return None if self.best is None else self.best.tokens_per_s
 
     @property
     def is_derived(self) -> bool:
-        """Whether there is a winner whose step time is derived from fewer micro-steps."""
         return self.best is not None and self.best.step_time_derived
 
     @property
     def days(self) -> float | None:
-        """Days for the token budget; None for a miniature too."""
         return None if self.best is None else days_of(self.best, self.tokens)
 
     @property
     def device_days(self) -> float | None:
-        """Days times devices."""
         return None if self.days is None else self.days * self.num_devices
 
     @property
     def cost(self) -> float | None:
-        """Cost of the token budget, in the user's currency."""
         return None if self.best is None else cost_of(self.best, self.tokens, self.price_per_gpu_h)
 
     @property
     def tokens_per_s_per_device(self) -> float | None:
-        """Tokens/s of one of the devices."""
         return self.tokens_per_s and self.tokens_per_s / self.num_devices
 
     @property
     def winner_or_reason(self) -> str:
-        """The fastest layout with its batch, or why there is none."""
+        """The fastest layout with its batch, or the reason why there is none."""
         if self.best is None:
             return self.reason
         batch, caveats = self.best.batch, f" ({self.caveats})" if self.caveats else ""
@@ -115,12 +109,13 @@ RECORDED = [
 ]
 """The columns of `scaling.csv`."""
 _ALWAYS = ("runs", "gate")
-"""Columns whose lack of values is told."""
+"""Columns shown even without values, because their absence is a result."""
 
 
 def scaling_table(group: Sequence[ScalingRow], device: str) -> Table[ScalingRow]:
-    """Returns a recipe's table for people, without columns that have no value (days and cost of a miniature); `device`
-    is the name of a device.
+    """Returns a recipe's table for people, without empty columns such as days and cost of a miniature.
+
+    `device` is the word for a device.
     """
     words = {"device": device, "tokens": count(group[0].tokens)}
     titled = [dataclasses.replace(column, title=column.title.format(**words)) for column in _DECLARED if column.title]
@@ -129,7 +124,7 @@ def scaling_table(group: Sequence[ScalingRow], device: str) -> Table[ScalingRow]
 
 
 def scaling_notes(group: Sequence[ScalingRow]) -> list[str]:
-    """Returns notes on rows that are not comparable at once, since figures of different standing are in one table."""
+    """Returns notes on rows whose figures have different evidence, so that they are not directly comparable."""
     won_rows = [row for row in group if row.best is not None]
     notes: list[str] = []
     if any(row.is_derived for row in won_rows):
@@ -142,7 +137,7 @@ def scaling_notes(group: Sequence[ScalingRow]) -> list[str]:
 
 
 def rows(results: Sequence[StudyResult]) -> list[ScalingRow]:
-    """Returns a row for each recipe and study, the recipes in the studies' order, devices ascending."""
+    """Returns a row for each recipe and study: recipes in the studies' order, devices ascending."""
     rows_of: dict[str, list[ScalingRow]] = {}
     for result in sorted(results, key=lambda study_result: study_result.header.cluster.num_devices):
         header = result.header
@@ -183,7 +178,6 @@ def _with_efficiency(group: Sequence[ScalingRow]) -> list[ScalingRow]:
 
 
 def by_recipe(rows: Sequence[ScalingRow]) -> list[list[ScalingRow]]:
-    """Returns the rows of each recipe, the recipes in the order of their first rows."""
     groups: dict[str, list[ScalingRow]] = {}
     for row in rows:
         groups.setdefault(row.recipe.id, []).append(row)

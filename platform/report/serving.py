@@ -1,4 +1,4 @@
-"""`--serve`: the page of studies on this machine alone, made anew as their journals grow and loaded again by itself."""
+"""`--serve`: serves the page of studies on this machine; it is rebuilt when journals grow, and browsers reload it."""
 
 import contextlib
 import http.server
@@ -15,11 +15,11 @@ from platform.study.result.result import StudyResult
 
 HOST = "127.0.0.1"
 REFRESH_S = 10
-"""Seconds after which the page of a running search is loaded again."""
+"""Seconds after which a browser reloads the page of a running search."""
 
 
 class Pages:
-    """The page of the studies in `folders`, whose results `read` returns; made anew where a journal has changed."""
+    """The page of the studies in `folders`, whose results `read` returns; rebuilt when a journal has changed."""
 
     def __init__(self, folders: Sequence[Path], read: Callable[[Path], StudyResult]) -> None:
         self._folders, self._read = folders, read
@@ -27,7 +27,7 @@ class Pages:
         self._lock = threading.Lock()
 
     def text(self) -> str:
-        """Returns the page as it is now.
+        """Returns the page's present text.
 
         Raises:
             InputError: a journal cannot be read.
@@ -43,10 +43,10 @@ class Pages:
 
 
 def server(pages: Pages, port: int) -> http.server.ThreadingHTTPServer:
-    """Returns the server of the page, which listens on this machine alone; port 0 takes a free one.
+    """Returns the page's HTTP server, which only listens on this machine; port 0 selects a free port.
 
     Raises:
-        InputError: the port is taken.
+        InputError: the port cannot be used.
     """
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -55,7 +55,7 @@ def server(pages: Pages, port: int) -> http.server.ThreadingHTTPServer:
             if self.path.partition("?")[0] != "/" or host not in (
                 HOST,
                 "localhost",
-            ):  # or a site that was let in by DNS
+            ):  # refused: another site could reach this server by DNS rebinding
                 self.send_error(404)
                 return
             try:
@@ -85,7 +85,7 @@ def serve(pages: Pages, port: int) -> None:
     """Serves the page until Ctrl-C.
 
     Raises:
-        InputError: the port is taken, or a journal cannot be read.
+        InputError: the port cannot be used, or a journal cannot be read.
     """
     with server(pages, port) as listening:
         pages.text()

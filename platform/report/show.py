@@ -18,11 +18,11 @@ from platform.report.terminal import render
 from platform.study.result.result import StudyResult
 
 PLAIN_WIDTH = 200
-"""Width of tables where there is no terminal."""
+"""Width of tables in characters if there is no terminal."""
 
 
 def show(result: StudyResult, files: Sequence[Path], *, as_object: bool) -> None:
-    """Prints a study's result: table, verdicts and files, or the JSON object alone."""
+    """Prints a study's result: table, verdicts and files, or only the JSON object."""
     if as_object:
         print_json(as_json(result))
         return

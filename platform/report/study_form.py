@@ -18,24 +18,24 @@ from trainers.spec.recipe import Recipe
 
 @with_fields_of(Recipe, optional=True)
 class LabelledRecipeForm(TypedDict):
-    """A recipe. Of a user's command, fields that are not known are left out."""
+    """A recipe. Unknown fields of a user's command are left out."""
 
     id: str
-    """Hash of what defines it."""
+    """Hash of the recipe's defining fields."""
     label: str
-    """One line for people."""
+    """Description on one line."""
     dropout: NotRequired[float]
-    """Always 0; left out of a user's command."""
+    """Always 0; left out for a user's command."""
 
 
 @with_fields_of(Layout, optional=True)
 class LabelledLayoutForm(TypedDict):
-    """A layout. Of a user's command, axes that are not known are left out."""
+    """A layout. Unknown axes of a user's command are left out."""
 
     id: str
-    """Hash of what defines it."""
+    """Hash of the layout's axes."""
     label: str
-    """One line for people."""
+    """Description on one line."""
 
 
 @with_fields_of(Cluster)
@@ -43,12 +43,12 @@ class LabelledClusterForm(TypedDict):
     """The devices that the study ran on."""
 
     label: str
-    """One line for people."""
+    """Description on one line."""
 
 
 @with_fields_of(Measurement)
 class MeasuredPointForm(TypedDict):
-    """A batch point of one layout, measured. Times are the slowest rank's, memory the largest rank's."""
+    """A measured batch point of one layout. Times are the slowest rank's, memory is the largest rank's."""
 
     id: str
     """Hash of recipe, layout, batch point and repeat."""
@@ -57,15 +57,15 @@ class MeasuredPointForm(TypedDict):
     layout: LabelledLayoutForm
     """The layout."""
     num_devices: int
-    """Devices that the layout takes."""
+    """Number of devices that the layout uses."""
     global_batch: int
     """Sequences of an optimizer step, over all devices."""
     miniature: bool
-    """Whether its model stands in where there is no GPU."""
+    """Whether a small model stands in for the recipe's, because there is no GPU."""
     days: float | None
-    """Days that the study's tokens take."""
+    """Days for the study's tokens."""
     cost: float | None
-    """Cost of the study's tokens, where a price is given."""
+    """Cost of the study's tokens, if a price is given."""
 
 
 class SkippedForm(TypedDict):
@@ -78,67 +78,67 @@ class SkippedForm(TypedDict):
     batch: BatchPoint
     """Micro-batch and accumulation."""
     reason: str
-    """The reason why it cannot run or fit."""
+    """The reason why the point cannot run or does not fit."""
 
 
 class NotTriedForm(TypedDict):
-    """A planned layout of which nothing was measured, with the prediction of its best micro-batch."""
+    """A planned layout without measurements, with the prediction of its best micro-batch."""
 
     layout: LabelledLayoutForm
     """The layout."""
     micro_batches: list[int]
-    """Its ladder."""
+    """The layout's micro-batches."""
     predicted_micro_batch: int | None
-    """The micro-batch that is predicted to be the fastest."""
+    """The micro-batch predicted to be the fastest."""
     predicted_tokens_per_s: float | None
-    """Its tokens/s over all devices."""
+    """Predicted tokens/s over all devices."""
     predicted_step_time_s: float | None
-    """Its seconds of an optimizer step."""
+    """Predicted seconds of an optimizer step."""
     predicted_gib: float | None
-    """Its memory of a device."""
+    """Predicted memory of a device."""
 
 
 class UnresolvedForm(TypedDict):
-    """A point among which it is not resolved which is the fastest."""
+    """One of the points among which the fastest is not resolved."""
 
     measurement: str
-    """Id of its measurement."""
+    """Id of the point's measurement."""
     layout: str
-    """Id of its layout."""
+    """Id of the point's layout."""
     label: str
-    """Its layout for people."""
+    """Description of the layout."""
     micro_batch: int
-    """Sequences a device and micro-step."""
+    """Sequences per device and micro-step."""
     search_tokens_per_s: float | None
-    """Tokens/s in the search's own run."""
+    """Tokens/s in the search's run."""
     tokens_per_s: list[float | None]
     """Tokens/s of each run in fresh processes."""
     disturbed: bool
-    """Whether the machine was disturbed in them."""
+    """Whether the machine was disturbed during the runs."""
 
 
 class ComparisonForm(TypedDict):
-    """The winner beside another point, over runs next to each other."""
+    """The winner compared with another point, over paired runs."""
 
     other: str
-    """Id of the other's measurement."""
+    """Id of the other point's measurement."""
     ratio: float
-    """The winner's tokens/s over the other's."""
+    """The winner's tokens/s over the other point's."""
     low: float | None
     """Lower end of the 95 % interval of the ratio."""
     high: float | None
     """Upper end of the 95 % interval of the ratio."""
     resolution: Resolution
-    """The answer of the interval."""
+    """The conclusion from the interval."""
     runs_to_resolve: int | None
-    """Runs of each that would resolve it."""
+    """Number of runs of each point that would resolve the comparison."""
 
 
 class RunsForm(TypedDict):
     """A point's runs in fresh processes."""
 
     layout: str
-    """Id of its layout."""
+    """Id of the point's layout."""
     batch: BatchPoint
     """Micro-batch and accumulation."""
     tokens_per_s: list[float | None]
@@ -148,12 +148,12 @@ class RunsForm(TypedDict):
     std_tokens_per_s: float | None
     """Standard deviation of the runs."""
     interval_tokens_per_s: tuple[float, float] | None
-    """95 % interval of the median."""
+    """95 % interval of the mean over the runs."""
 
 
 @with_fields_of(GateVerdict)
 class GateForm(TypedDict):
-    """The numerics gate: the winner's first steps beside a plain layout's."""
+    """The numerics gate: the winner's first steps compared with a plain layout's."""
 
     layout: str
     """Id of the winner's layout."""
@@ -164,29 +164,29 @@ class GateForm(TypedDict):
     loss_error: float | None
     """Largest relative difference of the loss."""
     loss_tolerance: float | None
-    """The tolerance of it."""
+    """Allowed difference of the loss."""
     norm_error: float | None
     """Largest relative difference of the gradients' norm."""
     norm_tolerance: float | None
-    """The tolerance of it."""
+    """Allowed difference of the norm."""
     gradient_error: float | None
     """Largest relative difference of one parameter's gradients."""
     gradient_tolerance: float | None
-    """The tolerance of it."""
+    """Allowed difference of the gradients."""
 
 
 @with_fields_of(Sums)
 class ProfileForm(TypedDict):
-    """The parts of the winner's step, by a profile."""
+    """The profiled parts of the winner's step."""
 
     wall_s: float
-    """Seconds of the profiled steps."""
+    """Seconds of a profiled step."""
     rank: int
-    """The rank that was profiled."""
+    """The profiled rank."""
     num_steps: int
-    """Steps that were profiled."""
+    """Number of profiled steps."""
     measured_grad_accum: int
-    """Micro-steps of each of these steps."""
+    """Micro-steps of each profiled step."""
     trace: str
     """File of the trace in the study's folder."""
     predicted: dict[str, float] | None
@@ -197,31 +197,31 @@ class ResultForm(TypedDict):
     """The result of one recipe."""
 
     recipe: LabelledRecipeForm | None
-    """The recipe; null where a study has none."""
+    """The recipe; null if the study has none."""
     winner: MeasuredPointForm | None
-    """The fastest point; null where nothing fits, or where `unresolved` holds several."""
+    """The fastest point; null if nothing fits or `unresolved` holds several points."""
     caveats: list[Caveat]
-    """The evidence that the result lacks."""
+    """Limits of the result's evidence."""
     unresolved: list[UnresolvedForm] | None
-    """Points between which the fastest is not resolved; null for none."""
+    """Points among which the fastest is not resolved; null if it is resolved."""
     layouts_tried: int | None
-    """Layouts of which something was measured; null where the journal does not state what was planned."""
+    """Number of layouts with measurements; null if the journal states no plan."""
     layouts_planned: int | None
-    """Layouts that were planned."""
+    """Number of planned layouts."""
     not_tried: list[NotTriedForm] | None
-    """Planned layouts of which nothing was measured."""
+    """Planned layouts without measurements."""
     tie: list[str] | None
-    """Ids of measurements tied with the winner; null where none was run beside it several times."""
+    """Ids of measurements tied with the winner; null if no point has two runs paired with the winner's."""
     comparisons: list[ComparisonForm]
-    """The winner beside other points."""
+    """The winner compared with other points."""
     runs: list[RunsForm]
-    """Points that were run again in fresh processes."""
+    """Points with runs in fresh processes."""
     gate: GateForm | None
-    """The numerics gate; null where there was none."""
+    """The numerics gate; null if it did not run."""
     float8_price: Float8Price | None
-    """The winner in FP8 beside that in bf16; null where there is none."""
+    """The FP8 winner compared with the bf16 winner; null if there is none."""
     profile: ProfileForm | None
-    """The winner's profile; null where there is none."""
+    """The winner's profile; null if there is none."""
 
 
 class StudyForm(ResultForm):
@@ -230,17 +230,17 @@ class StudyForm(ResultForm):
     study: str
     """Name of the study."""
     space: str
-    """Name of its space."""
+    """Name of the study's space."""
     miniature: bool
-    """Whether a small model stands in where there is no GPU."""
+    """Whether a small model stands in for the recipe's, because there is no GPU."""
     cluster: LabelledClusterForm
     """The devices."""
     tokens: float
-    """Token budget that days and cost are counted for."""
+    """Token budget for days and cost."""
     price_per_gpu_h: float | None
-    """Price of a device hour, where it is given."""
+    """Price of a device hour, if given."""
     measurements: list[MeasuredPointForm]
-    """All batch points that ran, failures too."""
+    """All batch points that ran, failures included."""
     skipped: list[SkippedForm]
     """Batch points that did not run."""
     recipes: list[ResultForm]
@@ -250,7 +250,7 @@ class StudyForm(ResultForm):
     gpu_s: float
     """Device seconds of all sessions."""
     end: End | None
-    """The end of the last session; null while it runs, or where its driver was killed."""
+    """The end of the last session; null while it runs or after its driver was killed."""
 
 
 class ScalingRowForm(TypedDict):
@@ -263,27 +263,27 @@ class ScalingRowForm(TypedDict):
     study: str
     """Name of the study."""
     winner: MeasuredPointForm | None
-    """The fastest point there."""
+    """The fastest point on these devices."""
     tokens_per_s: float | None
-    """Its tokens/s over all devices, the median over runs in fresh processes."""
+    """The winner's tokens/s over all devices, the median over runs in fresh processes."""
     days: float | None
-    """Days that the tokens take."""
+    """Days for the study's tokens."""
     gpu_days: float | None
     """Days times devices."""
     efficiency: float | None
-    """Tokens/s a device over those on the fewest devices."""
+    """Tokens/s a device over tokens/s a device on the fewest devices."""
     runs: int
-    """Its runs in fresh processes."""
+    """Number of the winner's runs in fresh processes."""
     layouts_tried: int | None
-    """Layouts of which something was measured."""
+    """Number of layouts with measurements."""
     layouts_planned: int | None
-    """Layouts that were planned."""
+    """Number of planned layouts."""
     gate: str | None
     """The verdict of the numerics gate: "passed" or "failed"."""
     caveats: str
-    """The evidence that the result lacks."""
+    """Names of the result's caveats."""
     cost: float | None
-    """Cost of the tokens, where a price is given."""
+    """Cost of the tokens, if a price is given."""
     reason: str
     """The reason why there is no winner."""
 

@@ -1,4 +1,4 @@
-"""The winner's sentence, or the point that came nearest where nothing fits, and the verdicts."""
+"""Sentences of verdict: the winner with its evidence, or the point nearest to a result if nothing fits."""
 
 import math
 import shlex
@@ -28,25 +28,23 @@ _NEARNESS = (
     Outcome.FAILED,
     Outcome.SKIPPED,
 )
-"""Outcomes by how near a point came to a result, nearest first."""
+"""Outcomes ordered by how near the point came to a result, nearest first."""
 _MEMORY = frozenset({Outcome.THRASH, Outcome.OOM, Outcome.SKIPPED})
 
 _GOES_ON = "--resume goes on, where a budget ended it with a larger one"
 
 _LAGS = 0.05
-"""Share below the median from which a device's matmul peak counts as lagging."""
+"""A device lags if its matmul peak is below the median's by more than this share."""
 
 
 def days_of(measurement: Measurement, tokens: float) -> float | None:
-    """Returns the days that training on `tokens` takes. None without a speed, and for a miniature, which nobody trains
-    that long.
-    """
+    """Returns the days that training on `tokens` takes; None without a speed, and for a miniature."""
     speed = measurement.tokens_per_s
     return None if not speed or measurement.miniature else days_for_tokens(tokens, speed)
 
 
 def cost_of(measurement: Measurement, tokens: float, price_per_gpu_h: float | None) -> float | None:
-    """Returns the cost of these days, in the currency of the price of a device hour. None without a price too."""
+    """Returns the cost of `days_of` in the currency of `price_per_gpu_h`; None without a price or days."""
     days = days_of(measurement, tokens)
     return None if days is None or price_per_gpu_h is None else days * 24 * measurement.num_devices * price_per_gpu_h
 
@@ -58,12 +56,12 @@ def spread_pct(measurement: Measurement) -> float | None:
 
 
 def limit_gib(measurement: Measurement, header: StudyHeader) -> float:
-    """Returns the memory that a device may hold: its own, or the cap."""
+    """Returns the memory limit of a device in GiB: its own memory, or the cap."""
     return min(header.cluster.device_memory_gib, measurement.cap_gib or header.cap_gib or math.inf)
 
 
 def head_room_gib(measurement: Measurement, header: StudyHeader) -> float | None:
-    """Returns how much of `limit_gib` the largest allocated memory leaves; None where it was not measured."""
+    """Returns `limit_gib` less the largest allocated memory; None if memory was not measured."""
     peak_gib = measurement.peak_allocated_gib
     return None if peak_gib is None else limit_gib(measurement, header) - peak_gib
 
@@ -76,9 +74,10 @@ def winner_sentence(
     coverage: Coverage | None = None,
     caveats: Sequence[Caveat] = (),
 ) -> str:
-    """Returns the winner in one sentence. `tokens` is the budget for which days, and with a price their cost, are
-    counted, except for a miniature; `coverage` states how many layouts were tried.
-    `caveats` are named.
+    """Returns the winner in one sentence, with its caveats.
+
+    `tokens` is the budget for days and, with a price, their cost; a miniature has neither. `coverage` states how many
+    layouts were tried.
     """
     assert best.tokens_per_s is not None
     tilde = "~" if best.step_time_derived else ""
@@ -107,8 +106,10 @@ def winner_sentence(
 
 
 def pipeline_words(measurement: Measurement) -> str:
-    """Returns, for a pipeline, which stage has most memory and the bubble, measured and with equal stages, or why it is
-    not measured; "" otherwise.
+    """Returns text on a pipeline: the stage with most memory, and the bubble, measured and by formula; "" for other
+    layouts.
+
+    The formula is (p - 1) / (v m + p - 1), for equal stages. If the bubble was not measured, the text says why.
     """
     if not measurement.pipeline_bubble_by_formula:
         return ""
@@ -123,9 +124,7 @@ def pipeline_words(measurement: Measurement) -> str:
 
 
 def shortfall_gib(measurement: Measurement, cluster: Cluster) -> float | None:
-    """Returns the GiB that an out-of-memory point lacked: what it held and asked for, above the limit. None where
-    unknown.
-    """
+    """Returns the GiB that an out-of-memory point lacked: held plus requested, less the limit; None if unknown."""
     held_gib = measurement.reserved_gib if measurement.allocated_gib is None else measurement.allocated_gib
     if held_gib is None or measurement.asked_gib is None:
         return None
@@ -134,7 +133,7 @@ def shortfall_gib(measurement: Measurement, cluster: Cluster) -> float | None:
 
 
 def nearest(measurements: Iterable[Measurement], cluster: Cluster) -> Measurement | None:
-    """Returns the point that came nearest to a result where none is `ok`; None where nothing was tried."""
+    """Returns the point nearest to a result if none is `ok`; None if nothing was tried."""
 
     def distance(measurement: Measurement) -> tuple[int, float, float]:
         rank = len(_NEARNESS) if measurement.outcome is Outcome.OK else _NEARNESS.index(measurement.outcome)
@@ -166,7 +165,7 @@ def nearest_sentence(
 
 
 def verdicts(result: StudyResult) -> list[str]:
-    """Returns for each recipe its winner with the evidence, what is not resolved, or what came nearest."""
+    """Returns sentences for each recipe: its winner with the evidence, what is not resolved, or the nearest point."""
     sentences: list[str] = []
     header, end = result.header, result.history.end
     for recipe_result in result.of_study:
@@ -204,7 +203,7 @@ def verdicts(result: StudyResult) -> list[str]:
 
 
 def _uncompared_sentence(result: RecipeResult) -> str:
-    """Returns a sentence for a recipe of which one layout ran of several that can."""
+    """Returns a sentence for a recipe of which only one of several layouts ran."""
     assert result.leader is not None and result.coverage is not None
     point = result.leader.main_run
     mark = f"miniature of {result.recipe.miniature_of}, " if result.recipe.miniature_of else ""
@@ -216,7 +215,7 @@ def _uncompared_sentence(result: RecipeResult) -> str:
 
 
 def float8_sentences(recipe_result: RecipeResult, result: StudyResult) -> Iterator[str]:
-    """Yields what a recipe in FP8 gains and costs, and which layers are in FP8; nothing for other recipes."""
+    """Yields sentences on the gain and cost of FP8, and on the layers in FP8; nothing for other recipes."""
     if not (layers := float8_sentence(recipe_result.recipe)):
         return
     if price := result.float8_price(recipe_result):
@@ -232,7 +231,7 @@ def float8_sentences(recipe_result: RecipeResult, result: StudyResult) -> Iterat
 
 
 def evidence(result: RecipeResult) -> list[str]:
-    """Returns the evidence for the winner of one recipe: its runs, the next best, its numerics."""
+    """Returns sentences on the evidence for the winner of one recipe: its runs, the next best, its numerics."""
     sentences: list[str] = []
     first, best = result.winning_point, result.winner
     if first is None or best is None:
@@ -244,7 +243,7 @@ def evidence(result: RecipeResult) -> list[str]:
             f" 95 % interval {figure(ends[0])} to {figure(ends[1])}."
         )
     resolved = [comparison for comparison in result.comparisons if comparison.resolution != "not resolved"]
-    sentences += [comparison.sentence for comparison in resolved[:2]]  # a caveat names the others
+    sentences += [comparison.sentence for comparison in resolved[:2]]  # caveats name the others
     sentences += disturbance_sentences(result)
     if words := command_of(best):
         return [*sentences, f"Its command: {words}"]
@@ -259,7 +258,7 @@ def evidence(result: RecipeResult) -> list[str]:
         sentences.append(
             "Numerics gate: no reference layout has run, so the winner's curves were not compared (--resume goes on)."
         )
-    elif (end := result.history.end) and not end.exit_code and end.why and not end.left_out:  # so none was wanted
+    elif (end := result.history.end) and not end.exit_code and end.why and not end.left_out:  # no gate was requested
         sentences.append("Numerics gate: none to pass, the search has no other layout to compare the winner with.")
     if reasons := ", ".join(best.held_back_by):
         num_held_back = sum(map(bool, best.held_back))
@@ -278,7 +277,7 @@ def evidence(result: RecipeResult) -> list[str]:
 
 
 def command_of(best: Measurement) -> str:
-    """Returns the command at the measured point as a line for a shell; "" where no command trained."""
+    """Returns the user's command at the measured point as a shell line; "" for other recipes."""
     if best.recipe.command is None:
         return ""
     num_nodes = best.conditions.num_nodes if best.conditions else 1
@@ -288,9 +287,9 @@ def command_of(best: Measurement) -> str:
 
 
 def lag(peak: Peak, cluster: Cluster) -> str:
-    """Returns a sentence on devices that are slower than the others, "" where none is."""
+    """Returns a sentence on devices that are slower than the others; "" if none is."""
     if cluster.device_kind == "cpu":
-        return ""  # CPU workers share their cores with all else that runs: a slow one tells nothing
+        return ""  # CPU workers share their cores with other processes: a slow one means nothing
     slow = [rank for rank, tflops in enumerate(peak.by_device) if tflops < (1 - _LAGS) * peak.tflops]
     if not slow:
         return ""

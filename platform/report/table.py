@@ -18,17 +18,15 @@ S = TypeVar("S")
 
 
 def shown(value: Any) -> str:
-    """Returns a value for people: three digits of a figure, anything else as it is."""
     return figure(value) if isinstance(value, float) else str(value)
 
 
 def percent(share: float) -> str:
-    """Returns a share in per cent, without the sign, which the title has."""
+    """Returns a share in per cent, without the sign, which is in the title."""
     return f"{100 * share:.1f}"
 
 
 def no_style(_: Any) -> str:
-    """Returns the style of a row or cell that has none."""
     return ""
 
 
@@ -39,32 +37,31 @@ class Column(Generic[R]):
     key: str = ""
     """The name in JSON, CSV and MLflow's tables."""
     title: str = ""
-    """The title for people, with line ends where it may break."""
+    """The title for people; line ends mark where it may break."""
     value: Callable[[R], Any]
-    """The cell as a plain value; None where there is none."""
+    """Returns the cell as a plain value; None if it has none."""
     of: Callable[[R], object] | None = None
-    """The part of a row that alone the value depends on, where many rows share it: read once for each in files."""
+    """Returns the part of a row on which alone the value depends; CSV reads the value once for each part."""
     shown: Callable[[Any], str] = shown
     derived: Callable[[R], bool] | None = None
-    """Whether a row's figure is derived from the parts of a shorter step: it is marked by a tilde."""
+    """Returns whether a row's figure is derived from the parts of a shorter step; it is then marked by a tilde."""
     blank: str = ""
     """Text of a cell without a value."""
     note: str = ""
-    """Sentence that explains the column below the table."""
+    """Sentence below the table that explains the column."""
     drop: int = 0
-    """Order in which columns are dropped for lack of width: 1 first, 0 never."""
+    """Order in which columns are dropped if the width is too small: 1 first, 0 never."""
     point: bool = False
-    """Whether the column describes what was run, and so applies to failures, rather than a figure."""
+    """Whether the column describes the batch point, so that it is also shown for failures."""
     left: bool = False
     fold: int = 0
-    """Least width in characters of a column that folds; 0 for one that does not."""
+    """Least width in characters of a column that folds; 0 if it does not fold."""
     style: Callable[[R], str] = no_style
-    """Style of a cell on a terminal."""
+    """Returns the style of a cell on a terminal."""
     css: Callable[[R], str] = no_style
-    """Style of a cell on a page."""
+    """Returns the style of a cell on a page."""
 
     def text(self, row: R) -> str:
-        """Returns the cell for people."""
         value = self.value(row)
         if value is None:
             return self.blank
@@ -72,7 +69,6 @@ class Column(Generic[R]):
 
     @property
     def flat(self) -> str:
-        """The title on one line."""
         return self.title.replace("\n", " ").replace(" /", "/").replace("- ", "-")
 
 
@@ -83,31 +79,27 @@ class Table(Generic[R]):
     columns: Sequence[Column[R]]
     rows: Sequence[R]
     style: Callable[[R], str] = no_style
-    """Style of a row on a terminal."""
+    """Returns the style of a row on a terminal."""
 
     @property
     def texts(self) -> list[list[str]]:
-        """The cells of each row."""
         return [[column.text(row) for column in self.columns] for row in self.rows]
 
     @property
     def filled(self) -> "Table[R]":
-        """The table without columns that have no value in any row."""
         return dataclasses.replace(self, columns=with_values(self.columns, self.rows))
 
 
 def with_values(columns: Iterable[Column[S]], rows: Sequence[S]) -> list[Column[S]]:
-    """Returns the columns that have a value in some row."""
     return [column for column in columns if any(column.value(row) not in (None, "", 0, ()) for row in rows)]
 
 
 def records(columns: Sequence[Column[S]], rows: Iterable[S]) -> list[dict[str, Any]]:
-    """Returns the rows as plain values by the columns' keys."""
     return [{column.key: column.value(row) for column in columns} for row in rows]
 
 
 def write_csv(path: Path, columns: Sequence[Column[S]], rows: Sequence[S]) -> None:
-    """Writes a table, replacing the file as a whole. Figures keep every digit; None and what is not finite is blank.
+    """Writes a table as CSV atomically. Figures keep every digit; None and figures that are not finite are blank.
 
     Raises:
         InputError: the file cannot be written.
@@ -120,7 +112,6 @@ def write_csv(path: Path, columns: Sequence[Column[S]], rows: Sequence[S]) -> No
 
 
 def _cells(column: Column[S], rows: Sequence[S]) -> list[Any]:
-    """Returns the column's values as cells of CSV."""
     if column.of is None:
         values = [column.value(row) for row in rows]
     else:
@@ -138,5 +129,5 @@ class TablePart:
     table: Table[Any]
     notes: Sequence[str] = ()
     narrow: Table[Any] | None = None
-    """Table in its place on a terminal that it is too wide for."""
+    """Replaces `table` on a terminal that is too narrow for it."""
     narrow_notes: Sequence[str] = ()

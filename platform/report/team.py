@@ -1,4 +1,4 @@
-"""The report on a folder of studies, by one person or several: a row a study, and what several of them measured."""
+"""The report on a folder of studies, of one or several people: a row for each study, and shared points."""
 
 import dataclasses
 import math
@@ -37,18 +37,19 @@ class _Shared:
     batch: str
     devices: str
     figures: Sequence[tuple[str, float]]
-    """Name of each study, with its tokens/s."""
+    """Names of studies with their tokens/s."""
 
     @property
     def spread(self) -> float:
-        """The fastest figure over the slowest, less 1."""
+        """The fastest figure over the slowest, minus 1."""
         speeds = [speed for _, speed in self.figures]
         return max(speeds) / min(speeds) - 1
 
 
 def team_parts(studies: Sequence[tuple[Path, StudyResult]], root: Path) -> list[TablePart]:
-    """Returns the table of the studies below `root`, and one of the points that several of them measured: these are
-    shown beside each other, and none counts for another study.
+    """Returns the table of the studies below `root`, and one of the points that several of them measured.
+
+    Shared points are only shown beside each other; a study's result never uses another study's figures.
     """
     rows = [
         _Row(
@@ -74,7 +75,7 @@ def team_parts(studies: Sequence[tuple[Path, StudyResult]], root: Path) -> list[
 
 
 def _shared(studies: Sequence[tuple[Path, StudyResult]], root: Path) -> list[_Shared]:
-    """Returns the points that several studies measured on as many of the same devices, the fastest first."""
+    """Returns the points that several studies measured on equal devices, the fastest first."""
     by_key: dict[tuple[str, int, str], dict[str, PointRuns]] = {}
     for path, result in studies:
         name = _name(path, root)

@@ -1,4 +1,4 @@
-"""Renders the table for people: best first, then failures with their reasons, fitted to the terminal's width."""
+"""Renders a study's table for people: best first, then failures with their reasons, fitted to the terminal's width."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -23,18 +23,19 @@ _NARROW = 80
 _BETWEEN = 2
 """Characters between two columns."""
 _REASON = 34
-"""Characters beside a failure's point, for its outcome and reason."""
+"""Characters reserved for a failure's outcome and reason."""
 _MOST_ROWS = 100
-"""Number of rows of the best and of the failures each; the rest is counted."""
+"""Largest number of rows of timed points, and of failures; the others are counted."""
 _MOST_OMITTED = 4
-"""Number of figures that may be left out before the layout takes two lines."""
+"""Number of figures that may be left out before the layout is folded over two lines."""
 
 Columns = list[Column[MeasuredRow]]
 
 
 def render(result: StudyResult, *, width: int, color: bool = False) -> str:
-    """Returns one table for each recipe that was measured, at most `width` columns wide, and the planned layouts of
-    each that was not. Days, and cost where a price is given, are those of the study's tokens, except for a miniature.
+    """Returns a table for each measured recipe, at most `width` columns wide, and the planned layouts of other recipes.
+
+    Days, and cost if a price is given, are those of the study's tokens; a miniature has none.
     """
     screen, stream = console(width=width, color=color)
     for recipe_result in result.by_id.values():
@@ -55,7 +56,7 @@ def _print_title(screen: Console, recipe: Recipe, header: StudyHeader, cap_gib: 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class MeasuredRows:
-    """The points of a recipe, in the order in which tables show them."""
+    """The points of a recipe, in the order of the tables."""
 
     timed: list[MeasuredRow]
     failed: list[MeasuredRow]
@@ -63,7 +64,7 @@ class MeasuredRows:
 
 
 def measured_rows(result: RecipeResult, header: StudyHeader) -> MeasuredRows:
-    """Returns the points of a recipe: the winner first, then the fastest; failures by their outcome."""
+    """Returns the points of a recipe: the winner first, then the fastest; failures by outcome."""
     best = result.winning_point
     rows = [
         MeasuredRow(run=point.typical, header=header, point=point, is_best=point is best) for point in result.points
@@ -77,10 +78,10 @@ def measured_rows(result: RecipeResult, header: StudyHeader) -> MeasuredRows:
 
 
 def confirmed_table(result: RecipeResult, *, is_narrow: bool = False) -> Table[PointRuns] | None:
-    """Returns the table of points that were run again in fresh processes; None where none was."""
+    """Returns the table of points with runs in fresh processes; None if there are none."""
     confirmed = [point for point in result.points if point.runs]
     confirmed.sort(key=lambda point: -(point.median_tokens_per_s or 0.0))
-    # On a narrow terminal the batch stands with the layout: a column too many would have its figures cut.
+    # On a narrow terminal the batch shares the layout's column, because another column would cut the figures.
     columns = (_WITH_BATCH if is_narrow else _AND_BATCH) + _RUNS
     return Table(columns=columns, rows=confirmed).filled if confirmed else None
 
@@ -91,7 +92,7 @@ def _print_recipe(screen: Console, result: RecipeResult, header: StudyHeader) ->
     shown, shown_failed = timed[:_MOST_ROWS], failed[:_MOST_ROWS]
 
     _print_title(screen, recipe, header, result.points[0].typical.cap_gib)
-    # Rows that differ in their global batch differ in what they train: that column stays.
+    # Rows with different global batches train differently, so that column always stays.
     fixed = ["global_batch"] if recipe.grad_accum else []
     columns = on_terminal(header, [*shown, *shown_failed], fixed=fixed)
     columns, same, omitted = _fit(screen.width, columns, [*shown, *shown_failed], shown)
@@ -137,10 +138,10 @@ def _style(row: MeasuredRow) -> str:
 def _fit(
     width: int, columns: Columns, rows: Sequence[MeasuredRow], measured: Sequence[MeasuredRow]
 ) -> tuple[Columns, list[str], list[str]]:
-    """Returns the columns that fit the width, what is stated once for all rows instead, and the titles left out.
+    """Returns the columns that fit the width, facts stated once for all rows, and the titles left out.
 
-    Columns with a single value leave the table first, then the least telling figures; on a narrow terminal the parts of
-    the layout share one column.
+    Columns with a single value leave the table first, then the least informative figures; on a narrow terminal the
+    parts of the layout share one column.
     """
     same: list[str] = []
     omitted: list[str] = []
@@ -165,16 +166,16 @@ def _fit(
                 break
             columns = [other for other in columns if other is not column]
             omitted.append(column.flat)
-        # Half of the figures gone is worse than a layout over two lines.
+        # Losing half of the figures is worse than folding the layout over two lines.
         if fits(columns) and len(omitted) <= _MOST_OMITTED:
             break
     return columns, same, omitted
 
 
 def _width(columns: Columns, measured: Sequence[MeasuredRow], widths: dict[str, int]) -> int:
-    """Returns the greatest width of a table of these columns, in characters; a layout's label folds.
+    """Returns the width of a table of these columns, in characters; folding columns have their least width.
 
-    `widths` holds those of the columns measured before, by key.
+    `widths` caches the widths of columns by key.
     """
     for column in columns:
         if column.key not in widths:
@@ -185,7 +186,7 @@ def _width(columns: Columns, measured: Sequence[MeasuredRow], widths: dict[str, 
 
 
 def of_failures(columns: Columns) -> Columns:
-    """Returns the columns of what was run, then the outcome and its reason in the width that figures leave."""
+    """Returns the columns that describe the point, then the outcome and its reason."""
     return [
         *(
             dataclasses.replace(column, fold=12) if column.key in ("layout", "options") else column

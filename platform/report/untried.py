@@ -1,4 +1,4 @@
-"""Shows the layouts that were not tried: lines of the table, and fields of `--json`."""
+"""Shows the layouts that were not tried, as lines of the table and fields of `--json`."""
 
 from typing import Any
 
@@ -8,11 +8,11 @@ from trainers.records.journal import PlannedLayout
 from trainers.spec.codec import to_json
 
 _MOST_LISTED = 6
-"""Number of untried layouts that are listed; the rest is counted."""
+"""Number of untried layouts that are listed; the others are counted."""
 
 
 def not_tried_lines(coverage: Coverage | None) -> list[str]:
-    """Returns the table's lines on the layouts that were not tried; empty where all were."""
+    """Returns the table's lines on layouts that were not tried; empty if all were."""
     if coverage is None or not coverage.not_tried:
         return []
     listed, more = coverage.not_tried[:_MOST_LISTED], len(coverage.not_tried[_MOST_LISTED:])
@@ -31,7 +31,7 @@ def _predicted(planned: PlannedLayout) -> str:
 
 
 def coverage_json(coverage: Coverage | None) -> dict[str, Any]:
-    """Returns the same as fields of `--json`; null where the journal does not state what was planned."""
+    """Returns the coverage as fields of `--json`; null values if the journal states no plan."""
     if coverage is None:
         return {"layouts_tried": None, "layouts_planned": None, "not_tried": None}
     return {

@@ -1,1 +1,1 @@
-"""`python -m platform.search`: `setup`, `confirmation`, `loop` and `session`, each importing only those before it."""
+"""`python -m platform.search`. Its rooms `setup`, `confirmation`, `loop` and `session` import only earlier ones."""

@@ -1,4 +1,4 @@
-"""Searchers choose the next trial. A searcher knows no Ray, no clock and no files, only candidates and measurements."""
+"""Searchers choose the next trial. They know only candidates and measurements: no Ray, no clock, no files."""
 
 import contextlib
 import importlib
@@ -21,34 +21,32 @@ class Searcher(Protocol[C]):
         ...
 
     def suggest(self, running: Sequence[C] = ()) -> C | None:
-        """Returns the candidate to run next with the rungs to climb, ascending; None when nothing is worth running.
+        """Returns the candidate to run next with the rungs to climb, ascending; None if nothing is worth running.
 
-        It may have fewer rungs than in the problem: the others are then not worth their time for now. Without `update`
-        the next call returns the same candidate. It is none of those `running`, with the rungs that they climb, whose
-        results are not there yet.
+        It may have fewer rungs than in the problem; the others are not worth their time for now. Without `update` the
+        next call returns the same candidate. It differs from the `running` candidates, whose results are pending and
+        whose `micro_batches` are the rungs that they climb.
         """
         ...
 
     def update(self, candidate: C, measurements: Sequence[Observation]) -> None:
         """Learns from all measurements of `candidate`; an empty sequence means that there is no result.
 
-        The rungs that `candidate` names need no further trial, whatever their outcome.
+        The rungs in `candidate` need no further trial, whatever their outcome.
         """
         ...
 
 
 @runtime_checkable
 class RungSearcher(Searcher[C], Protocol[C]):
-    """A searcher that picks single rungs; other searchers suggest whole ladders, without the rungs that are settled."""
+    """A searcher that picks single rungs. Other searchers suggest whole ladders without their settled rungs."""
 
     def deferred(self, candidate: C) -> tuple[int, ...]:
-        """Returns the candidate's rungs, ascending, that it does not suggest because they are likely to run out of
-        memory.
-        """
+        """Returns the candidate's rungs, ascending, that are held back because they may run out of memory."""
         ...
 
     def overhear(self, candidate: C, measurements: Sequence[Observation]) -> None:
-        """Learns from the measurements of a candidate of `Problem.others`, of which nothing is suggested."""
+        """Learns from the measurements of a candidate of `Problem.others`, which are never suggested."""
         ...
 
 
@@ -67,7 +65,7 @@ def create(name: str, problem: Problem[C]) -> Searcher[C]:
     """Returns the searcher of that name. Imports only that searcher's library.
 
     Raises:
-        ValueError: no such searcher.
+        ValueError: there is no such searcher.
     """
     if name not in _REGISTRY:
         raise ValueError(f"unknown searcher {name!r}: there are {', '.join(_REGISTRY)}")
@@ -77,10 +75,10 @@ def create(name: str, problem: Problem[C]) -> Searcher[C]:
 
 
 def preload(name: str) -> None:
-    """Starts importing in the background the module that `create` will need, and the cost model and numpy with it."""
+    """Starts importing in the background the module that `create` will need, with the cost model and numpy."""
 
     def load() -> None:
-        with contextlib.suppress(Exception):  # `create` imports again, and raises
+        with contextlib.suppress(Exception):  # `create` imports again, and raises the error
             importlib.import_module(_REGISTRY[name].partition(":")[0])
 
     # `concurrent.futures.thread` registers functions that a fork calls before and after it. If the thread below

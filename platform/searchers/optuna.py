@@ -1,4 +1,4 @@
-"""Optuna's TPE through Ray Tune's own adapter, over the axes of the candidates."""
+"""Optuna's TPE through Ray Tune's adapter, over the axes of the candidates."""
 
 import statistics
 from collections.abc import Collection, Mapping, Sequence
@@ -8,11 +8,11 @@ from platform.searchers.problem import TRIED, C, Observation, Problem
 from trainers.records.measurement import TIMED
 
 _MOST_REPEATS = 50
-"""Number of draws of candidates already run after which the first remaining candidate is suggested."""
+"""Number of draws of candidates that already ran after which the first remaining candidate is suggested."""
 
 
 class OptunaSearcher(Generic[C]):
-    """TPE over a tree of axes: each axis offers only values that lead to a candidate, so every draw is valid."""
+    """TPE over a tree of axes. Each axis offers only values that lead to a candidate, so every draw is valid."""
 
     stopped_reason = TRIED
 
@@ -37,8 +37,10 @@ class OptunaSearcher(Generic[C]):
         )
 
     def suggest(self, running: Sequence[C] = ()) -> C | None:
-        """Returns TPE's next draw; for a candidate that already ran TPE gets its score again, and for one that is
-        `running` the mean of all scores (the constant liar of Ginsbourger et al. 2010), and the next draw follows.
+        """Returns TPE's next draw that has neither run nor is `running`.
+
+        For a draw that already ran, TPE gets its score again; for a running one, the mean of all scores (the constant
+        liar of Ginsbourger et al. 2010). Then the next draw follows.
         """
         running_keys = {candidate.key for candidate in running}
         if self._suggestion is not None and self._suggestion.key not in running_keys:
@@ -64,7 +66,7 @@ class OptunaSearcher(Generic[C]):
         return free
 
     def update(self, candidate: C, measurements: Sequence[Observation]) -> None:
-        """Scores the candidate by its best measurement whose time counts, 0 where it has none."""
+        """Scores the candidate by its best measurement whose time counts; 0 without one."""
         speeds = [m.tokens_per_s for m in measurements if m.outcome in TIMED and m.tokens_per_s]
         self._scores[candidate.key] = max(speeds, default=0.0)
         planned = self._remaining.get(candidate.key)
@@ -76,7 +78,7 @@ class OptunaSearcher(Generic[C]):
             self._search.on_trial_complete(trial_id, {"tokens_per_s": self._scores[candidate.key]})
 
     def _draw(self, trial: Any) -> None:
-        """Walks the axes and narrows them to the remaining candidates, as Optuna's define-by-run function does."""
+        """Chooses axis by axis among the remaining candidates, as Optuna's define-by-run function."""
         rows = self._rows
         for axis in rows[0][1]:
             values = sorted({row[1][axis] for row in rows})

@@ -15,13 +15,11 @@ class Choice(Protocol):
     """A choice of a searcher: a `Candidate`, or a recorded result."""
 
     @property
-    def key(self) -> str:
-        """Identifies the choice."""
-        ...
+    def key(self) -> str: ...
 
     @property
     def axes(self) -> Mapping[str, Any]:
-        """Value by axis, with the same axes in all choices of a problem; only choices of the same "recipe" compete."""
+        """Values by axis; all choices of a problem have the same axes. Only those with the same "recipe" compete."""
         ...
 
     @property
@@ -31,8 +29,8 @@ class Choice(Protocol):
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens of one optimizer step over all ranks; where rungs differ in it, the number for which their step times
-        are compared. Choices that compete have the same number.
+        """Tokens of one optimizer step over all ranks, equal for competing choices. If rungs differ, the number of
+        tokens for which their step times are compared.
         """
         ...
 
@@ -52,7 +50,7 @@ class Observation(Protocol):
     def utilization_pct(self) -> float | None: ...
     @property
     def micro_step_s(self) -> float | None:
-        """Seconds that a further micro-step adds to the step; None where steps were timed as a whole."""
+        """Seconds that a further micro-step adds to the step; None if steps were timed as a whole."""
         ...
 
 
@@ -65,21 +63,19 @@ RECIPE = "recipe"
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class TrialCosts:
-    """Device seconds of a trial: devices x (start + rungs x (seconds + steps x step time)). They are estimates."""
+    """Estimated device seconds of a trial: devices x (start + rungs x (seconds + steps x step time))."""
 
     num_devices: int = 1
     start_s: float = 18.0
     rung_s: float = 10.0
     steps: float = 0.0
     device: str = "GPU"
-    """The name of a device in sentences."""
+    """Word for a device in sentences."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Earlier(Generic[C]):
-    """An earlier study's measurements of one layout, in the space or not: they inform predictions and
-    settle no rung.
-    """
+    """An earlier study's measurements of any one layout; they inform predictions and settle no rung."""
 
     candidate: C
     """The layout with the measured rungs."""
@@ -89,27 +85,24 @@ class Earlier(Generic[C]):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Problem(Generic[C]):
-    """Candidates with the knowledge of them before any measurement."""
+    """The candidates with the knowledge of them before any measurement."""
 
     candidates: Sequence[C]
     seed: int = 0
     columns: Columns | None = None
     """Rows for the cost model: one for each rung of each candidate, then of `earlier` and of `others`, in order; None
-    where the cost model does not know the devices.
+    if the cost model does not know the devices.
     """
     costs: TrialCosts = TrialCosts()
     compile_s: Sequence[float] = ()
-    """Seconds of each candidate's trial beyond `costs.start_s`, as where a whole model is compiled; empty for none."""
+    """Seconds of each candidate's trial beyond `costs.start_s`, such as to compile a whole model; may be empty."""
     tokens: float | None = None
-    """Tokens of the planned run: a search continues as long as it pays off over them. None: until no candidate is left.
-    """
+    """Tokens of the planned run, over which a search must pay off. None: it runs until no candidate is left."""
     earlier: Sequence[Earlier[C]] = ()
-    """Earlier measurements of the same devices and recipes. A searcher that does not learn from other studies ignores
-    them.
-    """
+    """Earlier measurements of the same devices and recipes; some searchers ignore them."""
     others: Sequence[Sequence[C]] = ()
-    """Candidates of each other search of the same command, as on another number of devices: none is suggested, and
-    what is measured of them informs predictions.
+    """Candidates of each other search of the same command, for another number of devices. They are never suggested;
+    their measurements inform predictions.
     """
 
     @property
@@ -120,7 +113,6 @@ class Problem(Generic[C]):
 
 
 def stacked(several: Sequence[Columns]) -> Columns:
-    """Returns the rows of several columns, one after another."""
     arrays = [columns.arrays() for columns in several]
     rows = [columns.shape for columns in several]
     return Columns.of(

@@ -27,7 +27,7 @@ class Sweep(Generic[C]):
         return next((candidate for key, candidate in self._remaining.items() if key not in running_keys), None)
 
     def update(self, candidate: C, measurements: Sequence[Observation]) -> None:
-        """Removes the candidate from the list once all its rungs are settled, whatever their outcome."""
+        """Removes the candidate once all its rungs are settled, whatever their outcome."""
         planned = self._remaining.get(candidate.key)
         if planned is not None and set(planned.micro_batches) <= set(candidate.micro_batches):
             del self._remaining[candidate.key]

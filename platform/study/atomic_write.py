@@ -1,4 +1,4 @@
-"""Writes a file so that a reader sees the old one or the new one, never half of either."""
+"""Writes files atomically: a reader sees the old content or all of the new content."""
 
 import contextlib
 import errno
@@ -16,10 +16,10 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 @contextlib.contextmanager
 def replacing(path: Path, *, durably: bool = False, private: bool = False) -> Generator[Path, None, None]:
-    """Yields a temporary path, which replaces `path` at the end, on disk where `durably`, with the permissions of a
-    journal where `private`; two processes may do so at once.
+    """Yields a temporary path that replaces `path` on leaving. Two processes may write one `path` at once.
 
-    A link, a device or a pipe, such as /dev/stdout, cannot be replaced by a file: it is written to directly.
+    With `durably`, the content is on disk afterwards; with `private`, the file gets a journal's permissions. A link,
+    device or pipe such as /dev/stdout cannot be replaced, so its own path is yielded and written directly.
 
     Raises:
         InputError: the file cannot be written.

@@ -1,7 +1,7 @@
-"""A second copy of a study's journal, in a folder or at an address such as s3://BUCKET/PREFIX, that outlives a node.
+"""Copies a study's journal to a folder or an address such as s3://BUCKET/PREFIX, in case the machine is lost.
 
-The journal of the study's folder stays the truth. Its finished lines are copied as it grows; on another machine the
-study goes on from the copy. One search at a time writes a copy: one that finds another's lines there copies no more.
+The journal in the study's folder stays authoritative; its complete lines are copied as it grows. On another machine the
+study resumes from the copy. Only one search may write a copy: one that finds lines of another search stops copying.
 """
 
 import contextlib
@@ -24,33 +24,29 @@ from trainers.records.trust import admit
 from trainers.spec.errors import MissingFileError
 
 EVERY_S = 10.0
-"""Seconds between two reads of the journal: the most that the copy loses when a machine is lost."""
+"""Seconds between two copies: the lines of at most this time are lost with a machine."""
 _PROBE = ".layout-search"
 
 
 class _Files(Protocol):
-    """Files of the copy by name. A failure raises an OSError."""
+    """Named files of the copy. Every method raises `OSError` on failure."""
 
     def size(self, name: str) -> int:
-        """Returns the file's size in bytes, 0 where it does not exist."""
+        """Returns the file's size in bytes; 0 if it does not exist."""
         ...
 
     def read(self, name: str) -> bytes:
-        """Returns the file's content, empty where it does not exist."""
+        """Returns the file's content; empty if it does not exist."""
         ...
 
     def write(self, name: str, data: bytes) -> None:
-        """Replaces the file by `data`; a reader sees all of it or the old content."""
+        """Replaces the file by `data` atomically."""
         ...
 
-    def remove(self, name: str) -> None:
-        """Removes the file."""
-        ...
+    def remove(self, name: str) -> None: ...
 
 
 class _Folder:
-    """Files in a folder."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
 
@@ -73,7 +69,7 @@ class _Folder:
 
 
 class _Objects:
-    """Objects at an address that pyarrow supports (s3://, gs://, abfs://); an object appears once it is complete."""
+    """Objects at an address that pyarrow supports (s3://, gs://, abfs://). An object appears once it is complete."""
 
     def __init__(self, address: str) -> None:
         from pyarrow import fs
@@ -100,13 +96,13 @@ class _Objects:
 
 
 class Backup:
-    """The copy of one study's journal, PLACE/NAME/journal.jsonl."""
+    """The copy of one study's journal, at PLACE/NAME/journal.jsonl."""
 
     def __init__(self, place: str, name: str) -> None:
-        """Opens the place, checks that it can be written, and reads what the copy holds.
+        """Opens the place, checks that it is writable, and reads the existing copy.
 
         Raises:
-            InputError: it is no folder and no address that pyarrow knows, or cannot be written or read.
+            InputError: `place` is neither a folder nor an address that pyarrow supports, or cannot be read or written.
         """
         self.place = without_secrets(place)
         self.name = name
@@ -116,7 +112,7 @@ class Backup:
             self._files.write(_PROBE, b"\n")
             self._files.remove(_PROBE)
             self._copied = self._files.read(self._path)
-        except (OSError, ValueError) as error:  # pyarrow's own errors are kinds of these
+        except (OSError, ValueError) as error:  # pyarrow's errors are subclasses of these
             raise InputError(
                 f"--copy-to {self.place} cannot be used ({one_line(error)[:300]}): give a folder, or an address such as"
                 " s3://BUCKET/PREFIX, and the credentials that its service reads"
@@ -126,16 +122,16 @@ class Backup:
 
     @property
     def is_begun(self) -> bool:
-        """Whether the copy holds a journal."""
+        """Whether the copy has any line."""
         return bool(self._copied)
 
     def fetch(self, studies: Path, *, trusted: bool = False) -> str:
-        """Updates the journal in `studies` from the copy where it is behind or missing; returns a sentence on it, ""
-        for none.
+        """Updates the journal in `studies` if it is missing or behind the copy; returns a sentence if lines were added,
+        else "".
 
         Raises:
-            InputError: each has lines that the other lacks, the copy is another user's and not `trusted`, or the folder
-                cannot be written, or is held.
+            InputError: the journal and the copy each have lines that the other lacks, the copy belongs to another user
+                and is not `trusted`, or the study's folder is locked or not writable.
         """
         if isinstance(self._files, _Folder):
             admit(self._files.path / self.name, (JOURNAL,), trusted=trusted)
@@ -163,9 +159,9 @@ class Backup:
 
     @contextlib.contextmanager
     def following(self, journal: Path, *, every_s: float = EVERY_S) -> Generator[None]:
-        """Copies `journal` as it grows, from another thread, and the rest at the end.
+        """Copies the growing `journal` from another thread every `every_s` seconds, and once more on leaving.
 
-        A copy that fails is reported and tried again: the journal itself has the lines.
+        A failed copy is reported and tried again; no line is lost, because the journal has them all.
         """
         is_over = threading.Event()
 
@@ -183,7 +179,7 @@ class Backup:
             self.take(journal, last=True)
 
     def take(self, journal: Path, *, last: bool = False) -> None:
-        """Copies the new complete lines of `journal`; nothing once another search wrote the copy."""
+        """Copies the new complete lines of `journal`; does nothing after another search wrote the copy."""
         with self._taking:
             self._take(journal, last=last)
 
@@ -212,7 +208,7 @@ class Backup:
 
 
 def without_secrets(place: str) -> str:
-    """Returns an address without user, password and query, which may hold keys."""
+    """Returns an address without user, password and query, which may hold secrets."""
     if "://" not in place:
         return place
     parts = urlsplit(place)
@@ -220,7 +216,7 @@ def without_secrets(place: str) -> str:
 
 
 def _finished(journal: Path) -> bytes:
-    """Returns the journal's complete lines."""
+    """Returns the journal's complete lines; empty if there is no journal."""
     try:
         data = read_plain(journal)
     except MissingFileError:

@@ -1,4 +1,4 @@
-"""Studies of a bucket: their journals are copied here, where they are read as any others; nothing is written there."""
+"""Reads studies from a bucket: copies their journals to a local folder and never writes to the bucket."""
 
 import atexit
 import functools
@@ -11,19 +11,17 @@ from platform.study.journal import JOURNAL
 
 
 def is_address(text: str) -> bool:
-    """Returns whether `text` is the address of a folder elsewhere, such as s3://bucket/studies, and no path."""
     return "://" in text
 
 
 @functools.cache
 def fetched(address: str) -> Path:
-    """Returns a folder with the journals of the study or the studies at an address, in their places below it. It is
-    there until this process ends.
+    """Returns a local folder with copies of all journals below `address`. It is deleted when this process ends.
 
     Raises:
-        InputError: there is none, the address has a password in it, or cannot be read.
+        InputError: there is no journal, or the address holds a password or cannot be read.
     """
-    from platform.common.places import input_path  # pyarrow's file systems, for addresses alone
+    from platform.common.places import input_path  # imported here: only addresses need pyarrow's file systems
 
     root = input_path(address)
     folder = Path(tempfile.mkdtemp(prefix="studies-"))

@@ -1,4 +1,4 @@
-"""Computes how long a study's sessions took from the times of its journal's lines."""
+"""Computes the duration of a study's sessions from the times of journal lines."""
 
 import dataclasses
 import datetime
@@ -6,31 +6,30 @@ import datetime
 
 @dataclasses.dataclass(kw_only=True, slots=True)
 class SessionClock:
-    """Sums the seconds of consecutive sessions, of which the last may be running."""
+    """Sums the seconds of consecutive sessions; the last one may still be running."""
 
     last: datetime.datetime | None = None
     """Time of the last line; None before the first."""
     _began_at: datetime.datetime | None = None
-    """Time of the running session's first line."""
+    """Time of the running session's first line; None between sessions."""
     _past_s: float = 0.0
-    """Seconds of the sessions that are over."""
+    """Seconds of all ended sessions."""
 
     def begin(self, began_at: datetime.datetime) -> None:
-        """Starts a session."""
         self._began_at = began_at
 
     def end(self, wall_s: float | None) -> None:
-        """Ends the session after `wall_s`; a killed one (None) lasted up to its last line."""
+        """Ends the session after `wall_s` seconds; with None (the session was killed), at its last line."""
         self._past_s += self._running_s if wall_s is None else wall_s
         self._began_at = None
 
     def since_s(self, written_at: str) -> float:
-        """Returns the seconds from a line `written_at` that time to the last one."""
+        """Returns the seconds from the ISO time `written_at` to the last line."""
         return max(0.0, (self.last - datetime.datetime.fromisoformat(written_at)).total_seconds()) if self.last else 0.0
 
     @property
     def wall_s(self) -> float:
-        """Seconds of all sessions; a running one counts up to the last line."""
+        """Seconds of all sessions; a running one counts until its last line."""
         return self._past_s + self._running_s
 
     @property

@@ -1,4 +1,4 @@
-"""The folder of studies: `studies`, or for submitted jobs a folder that outlives them."""
+"""Finds the folder of studies: `studies`, or for a submitted job a folder that outlives the job."""
 
 import os
 import re
@@ -11,14 +11,14 @@ from platform.common.options import option
 from search_spaces.paths import expanded
 
 _COPY = re.compile(r"/runtime_resources/working_dir_files/")
-"""Path of the working directory that Ray copies for a submitted job and removes some time after it."""
+"""Path of the copy of a submitted job's working directory, which Ray deletes some time after the job."""
 
 
 def user_path(text: str | Path) -> Path:
-    """Returns the path that a user typed, with home folders in place of `~` and `~user`.
+    """Returns the path that a user typed, with `~` and `~user` expanded.
 
     Raises:
-        InputError: there is no such user, or no file system takes such a path.
+        InputError: the user does not exist, or the path is invalid.
     """
     try:
         return expanded(text)
@@ -27,10 +27,10 @@ def user_path(text: str | Path) -> Path:
 
 
 def real_path(text: str | Path) -> Path:
-    """Returns the absolute path that a typed one leads to, through all links.
+    """Returns the absolute path with all links resolved.
 
     Raises:
-        InputError: as `user_path`, or its links lead in a circle.
+        InputError: as in `user_path`, or the links form a circle.
     """
     path = user_path(text)
     try:
@@ -40,41 +40,38 @@ def real_path(text: str | Path) -> Path:
 
 
 def absolute_path(text: str | Path) -> Path:
-    """Returns the absolute path that a user typed; see `user_path`."""
+    """Returns the absolute path that a user typed, links not resolved; raises as `user_path` does."""
     return user_path(text).absolute()
 
 
 def studies_field(**declared: Any) -> Any:
-    """Returns the field of `--studies`."""
     return option(text=default_folder, metavar="DIR", about="where studies are kept (default: %(default)s)", **declared)
 
 
 def trust_field() -> Any:
-    """Returns the field of `--trust`, of commands that run nothing of a study."""
     return option(False, about="use others' folders", in_files="never")
 
 
 def default_folder() -> str:
-    """Returns `studies` in the working directory; in a submitted job, `studies` in the home of the head node's user."""
+    """Returns the default of `--studies`: `studies` in the working directory, in a submitted job in the user's home."""
     return str(Path.home() / "studies") if in_a_copy(Path.cwd()) else "studies"
 
 
 def is_path(text: str) -> bool:
-    """Returns whether `text` is the path of a study's folder and not a name: it has a slash, or is `.` or `..`."""
+    """Returns whether `text` is a study's path and not its name: it has a slash, or is `.` or `..`."""
     return os.sep in text or text in (os.curdir, os.pardir)
 
 
 def located(studies: Path, text: str) -> tuple[Path, str]:
-    """Returns the folder of studies and the study's name, given its name in `studies` or its path."""
-    path = real_path(text)  # `..` has no name of its own
+    """Returns the folder of studies and the study's name. `text` is a name in `studies`, or a path."""
+    path = real_path(text)  # `..` has no name before it is resolved
     return (path.parent, path.name) if is_path(text) else (studies, text)
 
 
 def studies_option(studies: Path) -> str:
-    """Returns the option by which a command typed here finds the studies in the folder, after a blank; "" for none."""
+    """Returns " --studies DIR" for a command line typed in the working directory; "" if DIR is the default."""
     return "" if studies == Path(default_folder()).absolute() else f" --studies {shlex.quote(str(studies))}"
 
 
 def in_a_copy(folder: Path) -> bool:
-    """Returns whether `folder` is Ray's copy of the working directory of a job."""
     return _COPY.search(f"{folder}/") is not None

@@ -1,7 +1,7 @@
-"""The folder of a search repeated on several numbers of devices, which names the studies that belong together.
+"""The folder of a search on several numbers of devices, which lists the studies that belong together.
 
-Each number has an ordinary study of its own beside it, `NAME-4gpu` for four. Their journals are the truth; this folder
-holds what they have in common, `scaling.json`, and what is made of them.
+Each number of devices has an ordinary study beside this folder, such as `NAME-4gpu`. Their journals are authoritative.
+The folder holds the shared options (`scaling.json`) and outputs made from the studies.
 """
 
 import dataclasses
@@ -25,24 +25,23 @@ class StudyGroup:
     counts: tuple[int, ...]
     """Numbers of devices, ascending."""
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
-    """The options that all the studies share, as in `platform.search.setup.options.StudyOptions`."""
+    """The options shared by all studies, keyed as in `platform.search.setup.options.StudyOptions`."""
 
 
 def member(name: str, count: int) -> str:
-    """Returns the name of the study on `count` devices."""
     return f"{name}-{count}gpu"
 
 
 def is_group(folder: Path) -> bool:
-    """Returns whether `folder` belongs to a search on several numbers of devices and not to a study."""
+    """Returns whether `folder` belongs to a search on several numbers of devices, not to a study."""
     return (folder / SCALING).is_file()
 
 
 def write_group(folder: Path, group: StudyGroup) -> None:
-    """Creates the folder with its file.
+    """Creates the folder and its `scaling.json`.
 
     Raises:
-        InputError: it cannot be written.
+        InputError: the folder or file cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -53,10 +52,10 @@ def write_group(folder: Path, group: StudyGroup) -> None:
 
 
 def read_group(folder: Path) -> StudyGroup:
-    """Returns the content of the folder's file.
+    """Returns the content of the folder's `scaling.json`.
 
     Raises:
-        InputError: it cannot be read.
+        InputError: the file cannot be read or is invalid.
     """
     try:
         return from_json(StudyGroup, read_json(folder / SCALING))
@@ -67,9 +66,7 @@ def read_group(folder: Path) -> StudyGroup:
 
 
 def members_of(folder: Path) -> list[Path]:
-    """Returns the folders of all studies in the search on several numbers of devices that includes the study in
-    `folder`.
-    """
+    """Returns the folders of all studies in the group of the study in `folder`; empty if it belongs to none."""
     name, _, last = folder.name.rpartition("-")
     common = folder.parent / name
     if not name or not last.endswith("gpu") or not is_group(common):

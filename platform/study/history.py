@@ -1,4 +1,4 @@
-"""The state of a study read from its journal, which resumed searches and reports start from."""
+"""The state of a study, rebuilt from its journal; resumed searches and reports start from it."""
 
 import copy
 import datetime
@@ -35,45 +35,49 @@ from trainers.records.search_state import SearchState
 from trainers.spec.recipe import Recipe
 
 LATER_START = {"cuda": 0.5, "cpu": 1.0}
-"""Share of a study's first start that later ones take at most, since their processes start while a trial is measured:
-0.19 to 0.46 in ten studies on one to four H100 or H200, up to 1 where two CPU cores do both
-(docs/lab/measuring.csv#starts-on-gpus).
+"""Upper bound of a later trial's start time as a share of the study's first start, by device kind.
+
+Later processes start while another trial is measured. Measured shares: 0.19 to 0.46 in ten studies on one to four H100
+or H200; up to 1 where two CPU cores do both (docs/lab/measuring.csv#starts-on-gpus).
 """
 
 
 class History:
-    """A study so far. Add a journal's entries in order; what its methods return does not change afterwards."""
+    """The state of a study after the journal entries added so far, in order.
+
+    Values returned by methods do not change when entries are added later.
+    """
 
     def __init__(self, entries: Iterable[Line] = ()) -> None:
         self.header: StudyHeader | None = None
-        """None until the study's first line, or a resumption that repeats it, was read."""
+        """The study's facts, from its first line or a line that repeats them; None if no such line was read."""
         self.planned: Planned | None = None
-        """What the last session may try; None in journals of older versions."""
+        """The plan of the last session; None in journals of older versions."""
         self.peaks: list[Peak] = []
         self.probe: Probe | None = None
-        """Devices and links as the study's first trial measured them; None where they were known."""
+        """Devices and links as the study's first trial measured them; None if they were known beforehand."""
         self.gates: list[GateCurves] = []
-        """Curves of the numerics gate, in the journal's order."""
+        """Loss and gradient curves of the numerics gate, in the journal's order."""
         self.profiles: list[Profile] = []
         """Profiles of winners' steps, in the journal's order."""
         self.end: End | None = None
-        """The last session's end; None while a session runs and after one that was killed."""
+        """The last session's end; None while a session runs or after it was killed."""
         self.state = SearchState.EXPLORING
-        """State that asked for the last trial. A session that ended by itself left RESUMING where confirmation runs are
-        left out, else EXPLORING.
+        """Search state that started the last trial. After a session that ended by itself: RESUMING if confirmation runs
+        are left, else EXPLORING.
         """
         self.sessions = 0
         self._measurements: dict[str, Measurement] = {}
         self.tally = Tally()
-        """Figures over the measurements."""
+        """Figures aggregated over the measurements."""
         self._starts: dict[str, TrialStart] = {}
         self._ends: dict[str, TrialEnd] = {}
-        # By candidate: the search asks of each of them at every turn.
+        # Indexed by candidate, because the search looks each candidate up before every trial.
         self._of: defaultdict[str, dict[str, Measurement]] = defaultdict(dict)
         self._of_recipe: defaultdict[str, dict[str, Measurement]] = defaultdict(dict)
         self._starts_of: defaultdict[str, list[TrialStart]] = defaultdict(list)
         self._open: dict[str, TrialStart] = {}
-        """Trials without an end, of this session or an earlier one."""
+        """Trials without an end line, of this session or an earlier one."""
         self._ended_gpu_s = 0.0
         self._last_number = 0
         self._open_gpu_s: dict[str, float] = {}
@@ -83,7 +87,6 @@ class History:
         self.extend(entries)
 
     def copy(self) -> "History":
-        """Returns a copy that further entries of this one do not change."""
         other = copy.copy(self)
         for name, value in vars(self).items():
             if isinstance(value, (list, dict)):
@@ -96,14 +99,12 @@ class History:
         return other
 
     def extend(self, entries: Iterable[Line]) -> None:
-        """Adds further entries."""
         for entry in entries:
             self._add(entry)
 
     def _add(self, entry: Line) -> None:
-        """Adds one entry."""
         written_at = datetime.datetime.fromisoformat(entry.at)
-        if isinstance(entry, (StudyHeader, Resume)) or not self.sessions:  # its first line may be damaged
+        if isinstance(entry, (StudyHeader, Resume)) or not self.sessions:  # the study's first line may be damaged
             if self.sessions and self.end is None:
                 self._close_session()
             self.sessions += 1
@@ -140,7 +141,7 @@ class History:
             case End():
                 self._close_session(entry.wall_s)
                 self.end = entry
-                # A session that was interrupted says nothing of what it left out.
+                # An interrupted session does not record which runs it left out.
                 if entry.left_out or entry.exit_code in (0, 1, NOT_RESOLVED):
                     self.state = SearchState.RESUMING if entry.left_out else SearchState.EXPLORING
             case StudyCopy():
@@ -149,8 +150,8 @@ class History:
                 self.header = self.header or entry.study
 
     def _add_measurement(self, measurement: Measurement) -> None:
-        """Adds a measurement unless its id is known: the first durable one stays, a second one can only be a
-        repetition. A skipped point may still be run by a session with another memory cap.
+        """Adds a measurement. A known id is ignored, because a second line can only repeat the first, unless the first
+        is `skipped`: a session with another memory cap may run a skipped point.
         """
         present = self._measurements.get(measurement.id)
         if present is None or present.outcome is Outcome.SKIPPED:
@@ -160,7 +161,7 @@ class History:
         self._count(measurement.trial_id)
 
     def _add_trial_end(self, end: TrialEnd) -> None:
-        """Adds a trial's end; the last one of a trial counts."""
+        """Adds a trial's end; a later end of the same trial replaces it."""
         before = self._ends.get(end.trial_id)
         self._ended_gpu_s += end.gpu_s - (before.gpu_s if before else 0.0)
         self._ends[end.trial_id] = end
@@ -172,9 +173,7 @@ class History:
         self._last_number = max(self._last_number, _number_of(trial_id))
 
     def _close_session(self, wall_s: float | None = None) -> None:
-        """Closes a session that ended after `wall_s`, or was killed (None): sets its length and ends its open
-        trials.
-        """
+        """Ends a session after `wall_s` seconds (None: it was killed); fixes the device seconds of its open trials."""
         for trial_id, start in self._open.items():
             if trial_id not in self._open_gpu_s:
                 self._open_gpu_s[trial_id] = self._clock.since_s(start.at) * start.layout.world_size
@@ -182,47 +181,48 @@ class History:
 
     @property
     def measurements(self) -> tuple[Measurement, ...]:
-        """Measurements in the journal's order, each id once, skipped ones included."""
+        """All measurements, skipped ones included, one per id, in the journal's order."""
         return tuple(self._measurements.values())
 
     def of_recipe(self, recipe_id: str) -> tuple[Measurement, ...]:
-        """Returns the measurements of the recipe with this id, which alone compete, in the journal's order."""
+        """Returns one recipe's measurements in the journal's order. Only measurements of one recipe compete."""
         return tuple(self._of_recipe.get(recipe_id, {}).values())
 
     @property
     def paces(self) -> Paces:
-        """The paces of nodes by their matmul peaks; empty where these are alike, and on CPUs, whose peaks tell what
-        else runs there.
+        """Relative speeds of nodes by their matmul peaks; empty if the nodes are alike or the devices are CPUs.
+
+        On CPUs a peak mostly measures the other load on the machine.
         """
         on_gpus = self.header is not None and self.header.cluster.device_kind == "cuda"
         return paces_of(self.peaks) if on_gpus else UNKNOWN
 
     @property
     def trials(self) -> tuple[TrialStart, ...]:
-        """Started trials, in order."""
         return tuple(self._starts.values())
 
     def trials_since(self, number: int) -> tuple[TrialStart, ...]:
-        """Returns the started trials with higher numbers, in order."""
+        """Returns the started trials with numbers above `number`, in order."""
         later = itertools.takewhile(lambda start: _number_of(start.trial_id) > number, reversed(self._starts.values()))
         return tuple(later)[::-1]
 
     @property
     def last_trial_number(self) -> int:
-        """The highest trial number in any line, 0 before the first."""
+        """The highest trial number in any line; 0 before the first trial."""
         return self._last_number
 
     @property
     def finals_begun(self) -> bool:
-        """Whether any trial after the search was started."""
         return any(start.is_final for start in self._starts.values()) or any(
             measurement.repeat for measurement in self._measurements.values()
         )
 
     @property
     def start_s(self) -> float:
-        """Least seconds that a trial with measurements took beyond its steps; 0 before the first, and estimated while
-        the study's first trial is the only one.
+        """Least seconds that a trial with measurements took beyond its steps; 0 before the first such trial.
+
+        If only the study's first trial has measurements, whose start is slow, the value is `LATER_START` times its
+        seconds.
         """
         times_s = [beside_s for beside_s, _ in self.tally.times_s]
         if len(times_s) == 1 and next(iter(self._starts), "") in self.tally.steps_s and self.header is not None:
@@ -231,14 +231,15 @@ class History:
 
     @property
     def first_start_s(self) -> float:
-        """Seconds that the first trial took beyond its steps, the slowest start of a session; 0 before it."""
+        """Seconds that the first trial with measurements took beyond its steps, usually the longest; 0 before it."""
         return next((beside_s for beside_s, _ in self.tally.times_s), 0.0)
 
     @property
     def trial_s(self) -> float:
-        """Seconds of a usual trial: the least time that a trial took beyond its steps, since a session's first trial
-        starts slowest, plus the median of the longest rungs, of which the lower one counts in an even number. Without
-        measurements, the seconds of the shortest trial; 0 before the first.
+        """Seconds of a typical trial; 0 before the first.
+
+        `start_s` plus the lower median of the trials' longest rungs. The first start of a session is left out because
+        it is the slowest. Without measurements, the duration of the shortest trial.
         """
         if rungs := self.longest_rungs:
             return self.start_s + statistics.median_low(rung.seconds for rung in rungs)
@@ -250,9 +251,7 @@ class History:
         return tuple(rung for _, rung in self.tally.times_s)
 
     def trials_s(self, recipe: Recipe, repeats: range) -> float:
-        """Returns the seconds of the recipe's completed trials that measured these repeats; repeat 0 is the
-        search's.
-        """
+        """Returns the seconds of the recipe's completed measuring trials with a repeat in `repeats` (0: the search)."""
         return sum(
             self._ends[trial_id].wall_s
             for trial_id, start in self._starts.items()
@@ -261,7 +260,7 @@ class History:
 
     @property
     def finished(self) -> frozenset[str]:
-        """Candidates with a trial that ended as done, as "recipe id-layout id"."""
+        """Keys of candidates with a trial that ended as done."""
         return frozenset(
             key_of_trial(self._starts[end.trial_id]) if end.trial_id in self._starts else plain_key(end.key)
             for end in self._ends.values()
@@ -269,26 +268,25 @@ class History:
         )
 
     def trial_end(self, trial_id: str) -> TrialEnd | None:
-        """Returns the end of a trial; None while it runs and where it was killed."""
         return self._ends.get(trial_id)
 
     def attempts(self, key: str) -> int:
-        """Returns how many trials of the candidate were started."""
         return len(self._starts_of.get(plain_key(key), ()))
 
     def measured(self, key: str, repeat: int = 0) -> tuple[Measurement, ...]:
-        """Returns the candidate's measurements of one repeat, by micro-batch."""
+        """Returns the candidate's measurements of one repeat, ordered by micro-batch."""
         rungs = [
             measurement for measurement in self._of.get(plain_key(key), {}).values() if measurement.repeat == repeat
         ]
         return tuple(sorted(rungs, key=lambda measurement: measurement.batch.micro_batch))
 
     def missing(self, candidate: Candidate) -> tuple[int, ...]:
-        """Returns the candidate's micro-batches that are still to be run.
+        """Returns the candidate's micro-batches that are still to run.
 
-        Not missing are those that are measured, that a finished trial had before it (and may have left out as
-        hopeless), or that lie above the end of the ladder. A skipped point is no result: the plan decides what may run.
-        If a finished ladder ran out of memory, the micro-batches between its last two rungs are missing too.
+        Left out are micro-batches that are measured, that a finished trial was given (it may have skipped them as
+        hopeless), or that are at least as large as one that ended the ladder. A skipped point is not a result: the plan
+        decides whether it may run. If a finished ladder ran out of memory, the micro-batches between its last two rungs
+        are returned.
         """
         measurements = self.measured(candidate.key)
         measured = [measurement for measurement in measurements if measurement.outcome is not Outcome.SKIPPED]
@@ -306,14 +304,13 @@ class History:
         return missing or tuple(size for size in between(candidate, measurements) if size not in settled_sizes)
 
     def _finished_sizes(self, key: str) -> set[int]:
-        """Returns the micro-batches of the candidate's trials that ended as done."""
         ends = ((start, self._ends.get(start.trial_id)) for start in self._starts_of.get(key, ()))
         return {
             micro_batch for start, end in ends if end and end.state == "done" for micro_batch in start.micro_batches
         }
 
     def profile_of(self, measurement: Measurement) -> Profile | None:
-        """Returns the last profile of the measured point."""
+        """Returns the last profile of the measured recipe, layout and batch; None without one."""
         point = (measurement.recipe, measurement.layout, measurement.batch)
         matches = (
             profile for profile in reversed(self.profiles) if (profile.recipe, profile.layout, profile.batch) == point
@@ -321,7 +318,7 @@ class History:
         return next(matches, None)
 
     def profile_failure(self) -> str:
-        """Returns why the last profiling trial left no profile; "" where it left one or there was none."""
+        """Returns why the last profiling trial left no profile; "" if it left one or there was no such trial."""
         last = next((start for start in reversed(self._starts.values()) if start.profiles is not None), None)
         if last is None or any(profile.trial_id == last.trial_id for profile in self.profiles):
             return ""
@@ -329,27 +326,24 @@ class History:
         return end.reason or "it ended without a message" if end else "it was cut short"
 
     def num_lost(self, key: str, micro_batch: int) -> int:
-        """Returns how often the rung was begun without a result, because the process that ran it was killed."""
+        """Returns how often the rung was started and lost because its process was killed."""
         key = plain_key(key)
         is_measured = any(measurement.batch.micro_batch == micro_batch for measurement in self.measured(key))
         return self._rungs[key, micro_batch] - (1 if is_measured else 0)
 
     @property
     def last_at(self) -> str:
-        """Time of the last line, "" before the first."""
         return self._clock.last.isoformat() if self._clock.last else ""
 
     @property
     def wall_s(self) -> float:
-        """Seconds that the study's sessions took; one that was killed or runs counts from its first line to its
-        last.
-        """
+        """Seconds of all sessions; a killed or running one counts from its first to its last line."""
         return self._clock.wall_s
 
     @property
     def gpu_s(self) -> float:
-        """Device seconds of all trials; a killed trial counts up to its session's last line."""
-        # A copy, made in one go: the progress thread asks while the search adds.
+        """Device seconds of all trials; a trial without an end counts until its session's last line."""
+        # An atomic copy, because the progress thread reads this while the search adds entries.
         return self._ended_gpu_s + sum(self._open_gpu_s_of(start) for start in dict(self._open).values())
 
     def _open_gpu_s_of(self, start: TrialStart) -> float:
@@ -357,17 +351,16 @@ class History:
         return self._clock.since_s(start.at) * start.layout.world_size if settled is None else settled
 
     def session_of(self, start: TrialStart) -> int:
-        """Returns the number of the session that started the trial, from 1."""
         return self._session_of[start.trial_id]
 
     def lasted_s(self, start: TrialStart) -> float:
-        """Returns the seconds that a started trial took; one without an end counts up to its session's last line."""
+        """Returns the seconds that a trial took; without an end line, until its session's last line."""
         end = self._ends.get(start.trial_id)
         return end.wall_s if end else self._open_gpu_s_of(start) / start.layout.world_size
 
     def peak_tflops(self, precision: str, nodes: Collection[str] = ()) -> float | None:
-        """Returns the device's matrix-product peak in `precision` that was measured last, on all of these `nodes`
-        (addresses) where any are named.
+        """Returns the last measured matmul peak in TFLOP/s in `precision`, only of measurements that include all
+        `nodes` (addresses); None without one.
         """
         of_nodes = (peak for peak in reversed(self.peaks) if set(nodes) <= set(peak.nodes))
         return next((peak.tflops for peak in of_nodes if peak.precision == precision), None)

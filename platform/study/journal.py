@@ -1,4 +1,4 @@
-"""Reads a journal by whole lines, sets damaged ones aside and uses the rest."""
+"""Reads a journal by complete lines, and sets damaged lines aside."""
 
 import copy
 import dataclasses
@@ -21,18 +21,18 @@ REJECTED = "journal.rejected.jsonl"
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class RejectedLine:
-    """A line of a journal that cannot be used."""
+    """A journal line that cannot be used."""
 
     offset: int
     """Byte offset of the line in the file."""
     number: int
-    """Number of the line, from 1."""
+    """Line number, from 1."""
     text: str
     why: str
 
 
 class Tail:
-    """Reads a journal as it grows. Each `read` returns the lines since the last one, never half a line."""
+    """Reads a growing journal. Each `read` returns the complete lines added since the last one."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -41,30 +41,30 @@ class Tail:
         self.newer: list[RejectedLine] = []
         """Lines so far that a newer version of this project wrote."""
         self._commit = ""
-        """Commit of the checkout that wrote the last lines, where they state it."""
+        """Commit of the checkout that wrote the last lines, if they state it."""
         self._offset = 0
         self._number = 0
         self._before: Sequence[Line] = ()
 
     def fork(self, lines: Sequence[Line] = ()) -> "Tail":
-        """Returns a second reader, which yields `lines` and then what this one has not read yet."""
+        """Returns a second reader, which returns `lines` first and then the lines that this reader has not read yet."""
         other = copy.copy(self)
         other.rejected, other.newer, other._before = list(self.rejected), list(self.newer), tuple(lines)
         return other
 
     def read(self, *, last: bool = False) -> list[Line]:
-        """Returns the new entries; empty where the file does not exist yet.
+        """Returns the new entries; empty if the file does not exist yet.
 
-        With `last`, no writer is alive: an end without a newline is taken as the last line, whole or cut.
+        With `last` (no writer is alive), a final line without a newline is read too; it may be complete or cut.
 
         Raises:
-            InputError: the file is a link, or cannot be read.
+            InputError: the file is a link or cannot be read.
         """
         entries, self._before = list(self._before), ()
         try:
             with os.fdopen(open_plain(self.path, most_bytes=MOST_BYTES), "rb") as file:
                 file.seek(self._offset)
-                for line in file:  # a journal of 100 MiB is never in memory as a whole
+                for line in file:  # read line by line: a journal may have 100 MiB
                     if not (last or line.endswith(b"\n")):
                         break
                     self._number += 1
@@ -101,8 +101,8 @@ class Tail:
 
 
 def set_aside(folder: Path, rejected: Sequence[RejectedLine]) -> str:
-    """Writes damaged lines into the study's `journal.rejected.jsonl`, each once; returns one sentence about them, ""
-    for none.
+    """Writes damaged lines once each to the study's `journal.rejected.jsonl`; returns a sentence about them, "" if
+    there are none.
 
     Raises:
         InputError: the file cannot be written.
@@ -121,7 +121,7 @@ def set_aside(folder: Path, rejected: Sequence[RejectedLine]) -> str:
 
 
 def _offset(line: str) -> int | None:
-    """Returns the offset recorded in a line of `journal.rejected.jsonl`; None where that line is damaged itself."""
+    """Returns the offset stored in a line of `journal.rejected.jsonl`; None if that line is damaged itself."""
     try:
         return json_object(line).get("offset")
     except ValueError:
@@ -129,14 +129,14 @@ def _offset(line: str) -> int | None:
 
 
 def describe_rejected(folder: Path, rejected: Sequence[RejectedLine], place: str = "") -> str:
-    """Returns one sentence on the lines that could not be used and the `place` where they are now; "" for none."""
+    """Returns a sentence on the unusable lines and the `place` where they are stored; "" if there are none."""
     if not rejected:
         return ""
     return f"{_lines(rejected)} of {folder / JOURNAL} could not be used ({rejected[0].why}): {place}the rest is used."
 
 
 def describe_newer(folder: Path, newer: Sequence[RejectedLine]) -> str:
-    """Returns which lines a newer version wrote, and which version reads them, without a final stop; "" for none."""
+    """Returns a clause on lines of a newer version and the version that reads them; "" if there are none."""
     verb = "was" if len(newer) == 1 else "were"
     return f"{_lines(newer)} of {folder / JOURNAL} {verb} {newer[0].why}" if newer else ""
 

@@ -1,4 +1,4 @@
-"""Keys of trials and measurements: candidates, recipes, and micro-batches between two rungs."""
+"""Keys of candidates, and helpers that group measurements by recipe and refine the ladder."""
 
 from collections.abc import Iterable, Sequence
 
@@ -10,14 +10,14 @@ from trainers.spec.recipe import Recipe
 
 
 def key_of(measurement: Measurement) -> str:
-    """Returns the key of the measured candidate."""
     return f"{measurement.recipe.id}-{measurement.layout.id}"
 
 
 def between(candidate: Candidate, measurements: Sequence[Measurement]) -> Sequence[int]:
-    """Returns micro-batches that divide the global batch between the largest that ran and the first that did not fit.
+    """Returns micro-batches that divide the global batch, between the largest that ran and the smallest that was
+    refused.
 
-    A refusal is an out-of-memory or thrashing run, or a rung that was known beforehand to become one.
+    Refused are runs that went out of memory or thrashed, and skipped rungs. Empty unless the candidate has `refine`.
     """
     refusals = (Outcome.OOM, Outcome.THRASH, Outcome.SKIPPED)
     refused = {measurement.batch.micro_batch for measurement in measurements if measurement.outcome in refusals}
@@ -34,7 +34,7 @@ def between(candidate: Candidate, measurements: Sequence[Measurement]) -> Sequen
 
 
 def by_recipe(measurements: Sequence[Measurement]) -> dict[str, list[Measurement]]:
-    """Returns measurements by recipe id, in order of first appearance: only those of one recipe compete."""
+    """Returns measurements by recipe id, in order of first appearance."""
     groups: dict[str, list[Measurement]] = {}
     for measurement in measurements:
         groups.setdefault(measurement.recipe.id, []).append(measurement)
@@ -42,15 +42,14 @@ def by_recipe(measurements: Sequence[Measurement]) -> dict[str, list[Measurement
 
 
 def of_recipe(recipe: Recipe, measurements: Iterable[Measurement]) -> list[Measurement]:
-    """Returns the measurements of one recipe."""
     return [measurement for measurement in measurements if measurement.recipe == recipe]
 
 
 def key_of_trial(start: TrialStart) -> str:
-    """Returns the trial's key, computed from its values: a key written by an older version may hash fewer fields."""
+    """Returns the trial's candidate key. It is computed, because a key in an old journal may hash fewer fields."""
     return f"{start.recipe.id}-{start.layout.id}"
 
 
 def plain_key(key: str) -> str:
-    """Returns the key without a point's name, which does not change what is run."""
+    """Returns the key without the name of a point."""
     return "-".join(key.split("-", 2)[:2])

@@ -1,4 +1,4 @@
-"""`layout.json`: a layout with its recipe and batch point, as a search writes it and `--layout` reads it back."""
+"""Reads and writes `layout.json`: a layout with its recipe and batch point. A search writes it, `--layout` reads it."""
 
 import dataclasses
 import json
@@ -17,13 +17,13 @@ from trainers.spec.recipe import Recipe
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class LayoutFile:
-    """The content of a `layout.json`. Only the layout is required, so that one can be written by hand."""
+    """The content of a `layout.json`. Only `layout` is required, so that a file can be written by hand."""
 
     layout: Layout
     recipe: Recipe | None = None
     batch: BatchPoint | None = None
     caveats: tuple[str, ...] = ()
-    """Sentences on how far the layout was compared with others, as the search that wrote it states them."""
+    """Sentences on the limits of the comparison that chose the layout, written by its search."""
 
     def __post_init__(self) -> None:
         if self.recipe is not None and self.batch is not None:
@@ -37,10 +37,10 @@ class LayoutFile:
 
 
 def read_layout(path: Path) -> LayoutFile:
-    """Returns the layout in a file, with its recipe and batch point where they are given.
+    """Returns the layout in a file, with its recipe and batch point if present.
 
     Raises:
-        InputError: the file cannot be read, or does not hold a valid layout.
+        InputError: the file cannot be read, holds no valid layout, or holds one of a user's own command or function.
     """
     try:
         data = read_json(path, links=True)
@@ -63,19 +63,20 @@ def read_layout(path: Path) -> LayoutFile:
 
 
 def write_layout(path: Path, recipe: Recipe, layout: Layout, batch: BatchPoint, about: Mapping[str, Any]) -> Path:
-    """Writes a `layout.json` that begins with the fields of `about`, of which caveats are read back; returns its path.
+    """Writes a `layout.json` that begins with the fields of `about` and returns its path. Only its caveats are read
+    back.
 
     Raises:
-        InputError: it cannot be written.
+        InputError: the file cannot be written.
     """
     return write_json(path, {**about, "recipe": to_json(recipe), "layout": to_json(layout), "batch": to_json(batch)})
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> Path:
-    """Writes an indented JSON object; returns its path.
+    """Writes an indented JSON object atomically and returns its path.
 
     Raises:
-        InputError: it cannot be written.
+        InputError: the file cannot be written.
     """
     with replacing(path) as part:
         part.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")

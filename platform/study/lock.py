@@ -1,4 +1,4 @@
-"""The lock of a study's folder: one driver at a time, on a file system whose locks other hosts see."""
+"""The lock of a study's folder: one driver at a time, and only on file systems whose locks other hosts see."""
 
 import contextlib
 import errno
@@ -23,17 +23,16 @@ _LOCAL_ONLY = {
     "nfs4": ("nolock", "local_lock=all", "local_lock=flock"),
     "lustre": ("localflock",),
 }
-"""Mount options of network file systems under which a lock holds on one host alone."""
+"""Mount options of network file systems under which a lock only holds on one host."""
 _OBJECT_STORES = ("s3fs", "gcsfuse", "goofys", "rclone", "mount-s3", "mountpoint-s3", "blobfuse", "blobfuse2")
-"""Programs that mount an object store as a folder: they cannot append lines, and their locks hold on one host."""
+"""FUSE programs that mount an object store as a folder. They cannot append, and their locks only hold on one host."""
 
 
 def acquire(path: Path) -> int:
-    """Locks the study in folder `path` and returns the lock's file descriptor; the system frees it when the process
-    ends.
+    """Locks the study in folder `path` and returns the lock's file descriptor. The lock ends with the process.
 
     Raises:
-        InputError: another driver holds it, the folder is gone, or locks do not hold there.
+        InputError: another driver holds the lock, the folder does not exist, or its file system has no working locks.
     """
     if reason := unlocked(path):
         raise InputError(_refusal(path, reason))
@@ -49,20 +48,20 @@ def acquire(path: Path) -> int:
         if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
             raise InputError(_refusal(path, f"({error.strerror})")) from error
         raise InputError(f"the study {path.name!r} is being run {_holder(holder)}: wait for it to end") from error
-    if not is_locked(path):  # a second descriptor got the lock too: the file system only says that it locks
+    if not is_locked(path):  # a second descriptor got the lock too, so the file system's locks have no effect
         os.close(file)
         raise InputError(_refusal(path, "(two descriptors hold the same lock)"))
     holder = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": now()}).encode()
-    with contextlib.suppress(OSError):  # on a full disk the lock holds all the same, without a name
+    with contextlib.suppress(OSError):  # a full disk does not affect the lock; only the holder's name is missing
         os.ftruncate(file, 0)
         os.write(file, holder)
     return file
 
 
 def is_locked(path: Path) -> bool:
-    """Returns whether a driver is running the study in folder `path` now."""
+    """Returns whether a driver is running the study in folder `path`."""
     try:
-        file = open_plain(path / LOCK)  # to read: a reader of another user's study may not write
+        file = open_plain(path / LOCK)  # read-only: a reader of another user's study may not write
     except InputError:
         return False
     try:
@@ -77,10 +76,9 @@ def is_locked(path: Path) -> bool:
 
 
 def unlocked(path: Path, mounts: Path = _MOUNTS) -> str:
-    """Returns why a lock under `path` would hold on one host alone, judged by its mount; "" where it holds or is
-    unknown.
+    """Returns why a lock below `path` would only hold on one host, judged by the mount; "" if it holds or is unknown.
 
-    Two hosts could then write one journal, which a single process cannot test.
+    Two hosts could then write one journal. A single process cannot test this by locking.
     """
     kind, options = _mount_of(path.absolute(), mounts)
     kind, _, program = kind.partition(".")  # fuse.s3fs
@@ -93,7 +91,7 @@ def unlocked(path: Path, mounts: Path = _MOUNTS) -> str:
 
 
 def _mount_of(path: Path, mounts: Path) -> tuple[str, frozenset[str]]:
-    """Returns type and options of the file system that holds `path`; empty where the system does not list it."""
+    """Returns the type and mount options of the file system that holds `path`; empty if the system does not list it."""
     try:
         lines = mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
@@ -105,7 +103,7 @@ def _mount_of(path: Path, mounts: Path) -> tuple[str, frozenset[str]]:
         if len(fields) < 6:
             continue
         mount_point = Path(_ESCAPE.sub(lambda match: chr(int(match[1], 8)), fields[4]))
-        # Of two mounts at one place the later one counts.
+        # The later of two mounts at one path is in effect.
         if path.is_relative_to(mount_point) and len(mount_point.parts) >= best:
             best, mount = len(mount_point.parts), (kind, frozenset(",".join((fields[5], *mount_fields[1:])).split(",")))
     return mount

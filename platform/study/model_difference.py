@@ -1,4 +1,4 @@
-"""Says in which keys of `config.json` two models differ."""
+"""Lists the `config.json` keys in which two models differ."""
 
 from typing import Any
 
@@ -8,13 +8,13 @@ from trainers.spec.recipe import Recipe
 
 _MOST_LISTED = 3
 _WITHOUT_EFFECT = ("architectures", "dtype", "torch_dtype", "transformers_version", "use_cache")
-"""Keys of a configuration that change nothing of a training."""
+"""Configuration keys that do not affect a training."""
 
 
 def model_difference(recorded: ModelSpec, present: ModelSpec) -> str:
-    """Returns the keys that differ with both values, such as "rope_theta left out (here 500000.0)"; "" for one model.
+    """Returns the differing keys with both values, such as "rope_theta left out (here 500000.0)"; "" for equal models.
 
-    Keys that both state come first, then numbers, then switches and names.
+    Keys that both models state come first, and numbers before switches and names.
     """
     old, new = _config(recorded), _config(present)
     differing = [key for key in {**old, **new} if key not in _WITHOUT_EFFECT and old.get(key) != new.get(key)]
@@ -32,7 +32,7 @@ def model_difference(recorded: ModelSpec, present: ModelSpec) -> str:
 
 
 def nearest_difference(recorded: Recipe, present: tuple[Recipe, ...]) -> str:
-    """Returns in what the model of `recorded` differs from that of the same name in `present`; "" where none has it."""
+    """Returns how the model of `recorded` differs from the model of that name in `present`; "" without a difference."""
     models = (recipe.model for recipe in present if recipe.has_model and recipe.name == recorded.name)
     return next((difference for model in models if (difference := model_difference(recorded.model, model))), "")
 

@@ -1,7 +1,7 @@
-"""Paces of nodes beside each other, from the matmul peak that each measures in its first trial: figures of different
-nodes are compared through it. Every figure in a record stays as it was measured.
+"""Relative speeds ("paces") of nodes, from the matmul peak that each node measures in its first trial.
 
-One run of a reference layout on each node would say less: from run to run figures differ as much as healthy nodes do
+They make figures of different nodes comparable. Recorded figures are never changed. A run of a reference layout on each
+node would measure less precisely, because such runs vary as much as healthy nodes differ
 (`python -m benchmarks.unlike_nodes`).
 """
 
@@ -13,15 +13,15 @@ from trainers.records.journal import Peak
 from trainers.records.measurement import Measurement
 
 UNLIKE = 0.05
-"""Share by which the fastest node's peak is above the slowest one's where nodes are unlike; below, it is noise."""
+"""Nodes are unlike if the fastest peak exceeds the slowest by more than this share; smaller differences are noise."""
 
 Paces = Mapping[str, float]
-"""Speed by a node's address, over that of the middle one."""
+"""Speed of a node over the median node's, by the node's address."""
 UNKNOWN: Paces = MappingProxyType({})
 
 
 def paces_of(peaks: Sequence[Peak]) -> Paces:
-    """Returns the paces of nodes by the slowest device of each, as measured last; empty where they are alike."""
+    """Returns the paces of nodes by each node's slowest device, from the last peaks; empty if the nodes are alike."""
     speeds: dict[str, float] = {}
     for peak in peaks:
         if peak.precision != peaks[0].precision:
@@ -38,10 +38,9 @@ def paces_of(peaks: Sequence[Peak]) -> Paces:
 
 
 def pace_of(measurement: Measurement, paces: Paces) -> float:
-    """Returns the pace of the slowest of the nodes on which it ran; 1 where it is not known."""
     return pace_at(measurement.addresses, paces)
 
 
 def pace_at(addresses: Collection[str], paces: Paces) -> float:
-    """Returns the pace of the slowest of these nodes; 1 where it is not known."""
+    """Returns the pace of the slowest of these nodes; 1 if it is unknown."""
     return min((paces.get(address, 1.0) for address in addresses), default=1.0) if paces else 1.0

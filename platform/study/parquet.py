@@ -1,6 +1,6 @@
-"""Stores measurements as Parquet, one flat row each with the measurement table's column names.
+"""Writes measurements as Parquet: one flat row each, with the column names of the measurement table.
 
-pyarrow is imported when it is needed: a search has nothing to do with it before its end.
+pyarrow is imported on first use, because a search needs it only at its end.
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ _NAMES: dict[tuple[str, ...], str] = {
     ("conditions", "device"): "gpu",
     ("conditions", "num_nodes"): "nodes",
 }
-"""Columns that have the measurement table's names; all others have their field's name."""
+"""Column names of fields, by path; all other columns are called like their field."""
 
 _DERIVED: dict[str, tuple[str, type, Callable[[Any], Any]]] = {
     "id": ("", str, lambda measurement: measurement.id),
@@ -55,7 +55,7 @@ _DERIVED: dict[str, tuple[str, type, Callable[[Any], Any]]] = {
     "dp": ("layout", int, lambda layout: None if layout.unknown else layout.data_parallel),
     "miniature": ("recipe", bool, lambda recipe: recipe.miniature_of is not None),
 }
-"""Extra columns for readers' convenience: the field that each is computed from, or "" for all, its type and value."""
+"""Derived columns: the field each is computed from ("" for the whole measurement), its type, and the function."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +66,7 @@ class _Column:
 
     @property
     def is_plain(self) -> bool:
-        """Whether Arrow takes the measurement's own field as it is."""
+        """Whether Arrow accepts the measurement's field without conversion."""
         item = typing.get_args(self.hint)[0] if typing.get_origin(self.hint) is tuple else self.hint
         return len(self.path) == 1 and item in (bool, int, float, str)
 
@@ -89,7 +89,6 @@ def _walk(kind: type, prefix: tuple[str, ...]) -> typing.Iterator[_Column]:
 
 
 def _plain(hint: Any) -> Any:
-    """Returns the hint without its `| None`."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return next(get_arg for get_arg in typing.get_args(hint) if get_arg is not type(None))
     return hint
@@ -107,12 +106,12 @@ def _arrow_type(hint: Any, pa: Any) -> Any:
 
 
 def _pyarrow() -> tuple[Any, Any]:
-    """Returns pyarrow, which has no type stubs, and its Parquet module."""
+    """Returns pyarrow and its Parquet module; `importlib` is used because they have no type stubs."""
     return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
 
 
 def write_parquet(path: Path, measurements: Sequence[Measurement]) -> None:
-    """Writes measurements, replacing the file as a whole.
+    """Writes measurements to `path` atomically.
 
     Raises:
         InputError: the file cannot be written.
@@ -133,14 +132,17 @@ def write_parquet(path: Path, measurements: Sequence[Measurement]) -> None:
                 values, indices = _distinct(values)
             cells = pa.array([_cell(value, column.path[1:]) for value in values], _arrow_type(column.hint, pa))
             table[column.name] = cells.take(pa.array(indices, pa.int64()))
-    table["global_batch"] = pa.array([row.global_batch for row in rows], pa.int64())  # a fixed accumulation's too
+    # Also set for recipes that fix the accumulation.
+    table["global_batch"] = pa.array([row.global_batch for row in rows], pa.int64())
     with replacing(path) as part:
         pq.write_table(pa.table(table), part)
 
 
 def _distinct(values: Sequence[Any]) -> tuple[list[Any], list[int]]:
-    """Returns each object among the values once, and for each value the index of its object: a study has few recipes
-    and conditions, of which each row of a table has 100 cells.
+    """Returns the distinct objects by identity, and each value's index among them.
+
+    Recipes and conditions make up most cells of a row but have few distinct objects in a study, so each is converted
+    once.
     """
     index_by_id: dict[int, int] = {}
     indices = [index_by_id.setdefault(id(value), len(index_by_id)) for value in values]
@@ -149,9 +151,7 @@ def _distinct(values: Sequence[Any]) -> tuple[list[Any], list[int]]:
 
 
 def _cell(value: Any, path: Sequence[str]) -> Any:
-    """Returns the value at `path` of fields in a form that Arrow takes; None where it or what it is in is None or not
-    known.
-    """
+    """Returns the value at `path` in a form that Arrow accepts; None if it is unknown or a part of the path is None."""
     for step in path:
         value = None if value is None or step in getattr(value, "unknown", ()) else getattr(value, step)
     json = to_json(value)

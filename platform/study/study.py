@@ -1,4 +1,4 @@
-"""A study's folder: created once, held by one driver at a time, found by name."""
+"""A study's folder: created once, written by one driver at a time, found by name."""
 
 import difflib
 import errno
@@ -24,18 +24,18 @@ from trainers.startup.import_stubs import no_collector
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _RESERVED = ("mlflow.db", "mlflow-artifacts")
-"""Names that the MLflow mirror uses beside the studies."""
+"""Names that the MLflow mirror uses in the folder of studies."""
 
 
 class Study:
-    """A study that this process writes, and no other while it is open; close it, or use it with `with`."""
+    """A study locked for writing by this process. Close it, or use it with `with`."""
 
     def __init__(self, path: Path, lock: int, new_folders: Sequence[Path] = ()) -> None:
         self.path = path
         self._lock: int | None = lock
         self._new_folders = new_folders
-        """Folders that were created for it, the deepest first."""
-        # What it was resumed with. Ten thousand measurements take seconds to be read: nobody does so a second time.
+        """Folders created for the study, the deepest first."""
+        # The journal as read at resumption: ten thousand measurements take seconds to read, so they are read once.
         self._tail = Tail(path / JOURNAL)
         self._lines: list[Line] = []
         self._history = History()
@@ -43,10 +43,10 @@ class Study:
 
     @classmethod
     def create(cls, studies: Path, name: str) -> Self:
-        """Creates a study and returns it. Its folder is made now, its journal with the first `record`.
+        """Creates the study's folder and returns the study. The first `record` creates the journal.
 
         Raises:
-            InputError: the name is not one, or taken, or the folder cannot be made.
+            InputError: the name is invalid or taken, or the folder cannot be created.
         """
         cls.check_free(studies, name)
         path = (studies / name).absolute()
@@ -65,23 +65,22 @@ class Study:
 
     @staticmethod
     def check_free(studies: Path, name: str) -> None:
-        """Refuses a name that cannot be a new study's, before anything is made.
+        """Checks that a new study may have this name, before anything is created.
 
         Raises:
-            InputError: the name is not one, or taken.
+            InputError: the name is invalid or taken.
         """
         check_name(name)
         _refuse_existing(studies / name)
 
     @classmethod
     def resume(cls, studies: Path, name: str, *, trusted: bool = False) -> tuple[Self, History, str]:
-        """Opens an existing study; returns it with its history and a sentence on lines that were set aside ("" for
+        """Opens an existing study; returns it, its history, and a sentence on damaged lines that were set aside ("" if
         none).
 
         Raises:
-            InputError: there is no such study, it is another user's and not `trusted`, something in its folder is a
-                link, another driver holds it, its journal does not say what it is about, or a newer version wrote to
-                it.
+            InputError: the study does not exist, belongs to another user and is not `trusted`, has a link in its
+                folder, is locked by another driver, has no readable first line, or has lines of a newer version.
         """
         path = find(studies, name)
         admit(path, (JOURNAL,), trusted=trusted)
@@ -98,12 +97,10 @@ class Study:
 
     @property
     def name(self) -> str:
-        """The folder's name."""
         return self.path.name
 
     @property
     def journal(self) -> Path:
-        """The journal's absolute path."""
         return self.path / JOURNAL
 
     def from_start(self) -> Tail:
@@ -111,19 +108,19 @@ class Study:
         return self._tail.fork(self._lines)
 
     def follow(self) -> tuple[Tail, History]:
-        """Returns a separate reader of what follows in the journal, and a copy of the history so far."""
+        """Returns a separate reader of the lines that follow, and a copy of the history so far."""
         tail, history = self._tail.fork(), self._history.copy()
         history.extend(tail.read())
         return tail, history
 
     def record(self, entry: Line) -> None:
-        """Appends to the journal; the line is on disk when this returns.
+        """Appends a line to the journal; it is on disk when this returns.
 
-        After a session's `End`, its last line, nothing is written until the next session: one thread may see a trial
-        end while another one leaves.
+        Lines after a session's `End` are dropped until the next session begins, because one thread may report a trial's
+        end while another ends the session.
 
         Raises:
-            ClusterError: it could not be written: the disk is full or gone.
+            ClusterError: the journal could not be written, because the disk is full or gone.
         """
         with self._recording:
             if self._has_ended and not isinstance(entry, (Resume, End)):
@@ -143,7 +140,7 @@ class Study:
             ) from error
 
     def close(self) -> None:
-        """Unlocks the study, and removes a new one in which nothing was recorded. Closing twice does nothing."""
+        """Unlocks the study and removes a new one without a journal. Closing twice does nothing."""
         if self._lock is None:
             return
         if not self.journal.exists():
@@ -157,7 +154,7 @@ class Study:
             try:
                 folder.rmdir()
             except OSError:
-                return  # somebody else's files are in it
+                return  # the folder has files of someone else
 
     def __enter__(self) -> Self:
         return self
@@ -169,10 +166,10 @@ class Study:
 
 
 def check_name(name: str) -> None:
-    """Refuses what cannot name a study.
+    """Checks that `name` can name a study.
 
     Raises:
-        InputError: a character, length or name that is not allowed.
+        InputError: a character, the length, or the name itself is not allowed.
     """
     if not _NAME.fullmatch(name):
         raise InputError(
@@ -184,23 +181,22 @@ def check_name(name: str) -> None:
 
 
 def is_study(path: Path) -> bool:
-    """Returns whether a study was begun in the folder `path`."""
+    """Returns whether the folder `path` has a non-empty journal."""
     journal = path / JOURNAL
     return journal.exists() and journal.stat().st_size > 0
 
 
 def names(studies: Path) -> list[str]:
-    """Returns the studies of a folder, sorted."""
     return sorted(path.parent.name for path in studies.glob(f"*/{JOURNAL}"))
 
 
 def below(folder: Path) -> list[Path]:
-    """Returns the folders of the studies in a folder and in those in it, which a team has for each person."""
+    """Returns the folders of studies in `folder` and in its direct subfolders, which a team has one of per person."""
     return sorted(path.parent for pattern in ("*", "*/*") for path in folder.glob(f"{pattern}/{JOURNAL}"))
 
 
 def fresh_name(studies: Path, space: str) -> str:
-    """Returns a free study name, the space's with a number."""
+    """Returns a free study name: the space's with a number."""
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", space).strip("-._")[:56] or "study"
     number = 1
     while any((studies / f"{stem}-{number}" / file).exists() for file in (JOURNAL, SCALING)):
@@ -212,7 +208,7 @@ def find(studies: Path, name: str) -> Path:
     """Returns the absolute path of a study's folder.
 
     Raises:
-        InputError: there is none of that name.
+        InputError: no study has that name; the text suggests similar ones.
     """
     study_names = names(studies)
     if name in study_names:
@@ -228,12 +224,12 @@ def find(studies: Path, name: str) -> Path:
 
 
 def read(path: Path, *, last: bool = False) -> tuple[History, list[str]]:
-    """Returns the history of the study in folder `path`, and sentences on the lines that could not be used.
+    """Returns the history of the study in folder `path`, and sentences on lines that could not be used. Writes nothing.
 
-    With `last`, no writer is alive and an unfinished end of the file counts as a line. Nothing is written.
+    With `last` (no writer is alive), an incomplete last line is read too.
 
     Raises:
-        InputError: the journal does not say what the study is about, or is a link.
+        InputError: the journal is a link, or has no readable first line.
     """
     tail = Tail(path / JOURNAL)
     _, history = _read(tail, last=last)
@@ -243,8 +239,12 @@ def read(path: Path, *, last: bool = False) -> tuple[History, list[str]]:
 
 
 def _read(tail: Tail, *, last: bool) -> tuple[list[Line], History]:
-    """Returns the lines of the journal from where `tail` is, and their history."""
-    with no_collector():  # all that a journal of 50 MiB becomes has no cycles
+    """Returns the remaining lines of the journal, and their history.
+
+    Raises:
+        InputError: the journal has no readable first line.
+    """
+    with no_collector():  # the garbage collector is off: a journal of 50 MiB becomes many objects, none in cycles
         lines = tail.read(last=last)
         history = History(lines)
     if history.header is None and tail.newer:

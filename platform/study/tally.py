@@ -1,4 +1,4 @@
-"""Figures over a study's measurements that a search asks for at every turn, kept up to date with each line."""
+"""Figures over a study's measurements that the search reads before every trial, updated with each line."""
 
 import copy
 import dataclasses
@@ -20,19 +20,19 @@ class LongestRung:
 
 
 class Tally:
-    """Counts what was timed of each recipe, and how long trials took."""
+    """Counts the timed layouts of each recipe, and how long trials took."""
 
     def __init__(self) -> None:
         self.steps_s: dict[str, tuple[float, LongestRung]] = {}
-        """By trial that measured something: seconds of all its rungs' steps, and its longest rung."""
+        """By trial with measurements: seconds of all rungs' steps, and the longest rung."""
         self._wall_s: dict[str, float] = {}
         self._times: dict[str, tuple[float, LongestRung]] = {}
         self._timed: defaultdict[str, set[str]] = defaultdict(set)
-        """By recipe id: ids of the layouts that were timed."""
+        """Ids of timed layouts, by recipe id."""
         self._fastest: dict[str, Measurement] = {}
-        """By recipe id: its fastest `ok` measurement."""
+        """The fastest `ok` measurement, by recipe id."""
         self._run_again: set[str] = set()
-        """Ids of recipes of which a point was run again."""
+        """Ids of recipes with a confirmation run."""
 
     def copy(self) -> "Tally":
         """Returns a copy that further lines do not change."""
@@ -43,7 +43,6 @@ class Tally:
         return other
 
     def measured(self, measurement: Measurement) -> None:
-        """Adds a measurement."""
         recipe, speed = measurement.recipe.id, measurement.tokens_per_s
         if measurement.repeat:
             self._run_again.add(recipe)
@@ -62,7 +61,7 @@ class Tally:
         self._time(measurement.trial_id)
 
     def ended(self, end: TrialEnd) -> None:
-        """Adds a trial's end; the last one of a trial counts."""
+        """Adds a trial's end; a later end of the same trial replaces it."""
         self._wall_s[end.trial_id] = end.wall_s
         self._time(end.trial_id)
 
@@ -73,16 +72,15 @@ class Tally:
 
     @property
     def times_s(self) -> list[tuple[float, LongestRung]]:
-        """Seconds beyond its steps, and the longest rung, of each completed trial with measurements."""
+        """Seconds beyond the steps, and the longest rung, of each completed trial with measurements."""
         return list(self._times.values())
 
     @property
     def num_timed(self) -> Counter[str]:
-        """Number of layouts that were timed, by recipe id."""
         return Counter({recipe: len(layouts) for recipe, layouts in self._timed.items()})
 
     def fastest(self, recipe_id: str) -> Measurement | None:
-        """Returns the fastest `ok` measurement of the recipe with this id; None where there is none, and once a point
-        of it was run again, since then other figures than the highest decide.
+        """Returns the fastest `ok` measurement of a recipe; None if there is none or the recipe has confirmation runs,
+        after which the highest figure no longer decides.
         """
         return None if recipe_id in self._run_again else self._fastest.get(recipe_id)

@@ -1,1 +1,1 @@
-"""MLflow as a mirror of a study's journal."""
+"""MLflow, and W&B behind the same interface, as mirrors of a study's journal."""

@@ -1,7 +1,7 @@
-"""The content of an MLflow run for a measurement, for a numerics gate's curves or for a profile, and its names.
+"""The content of the MLflow run of a measurement, gate curve or profile.
 
-Nothing here talks to MLflow. Every run below a study has the same parameters: the axes of a layout, its batch point and
-what differs among the study's recipes. What is the same for the whole study is on the study's run (`study_run`).
+Nothing here calls MLflow. All runs of a study have the same parameters: layout axes, batch point, and the fields in
+which the study's recipes differ. Facts shared by the whole study are on the study's run (`study_run`).
 """
 
 import dataclasses
@@ -22,16 +22,16 @@ from trainers.spec.workload import flags_of
 
 Entry = Measurement | GateCurves | Profile
 Role = Literal["measurement", "repeat", "gate", "profile"]
-"""The purpose of a run: the saved views show a point once, by its one run with the role "measurement"."""
+"""The purpose of a run. Saved views show a point once, by its only run with the role "measurement"."""
 
 FORMAT = "2"
-"""Tag of every run below a study. A run of another format is deleted and made anew, because MLflow renames nothing."""
+"""Value of the tag `format`. Runs of another format are deleted and created again: MLflow cannot rename keys."""
 LONGEST = 500
-"""Longest value that every MLflow server accepts, in characters."""
+"""Longest value in characters that every MLflow server accepts."""
 ABSENT = "-"
 """Value of a parameter that a run does not have, such as the micro-batch of a numerics gate."""
 DIGITS = 4
-"""Significant digits of a metric: repeated windows differ in the third or fourth."""
+"""Significant digits of a metric; repeated windows differ in the third or fourth."""
 
 METRICS = {
     "tokens_per_s": "tokens_per_s",
@@ -61,12 +61,12 @@ METRICS = {
     "oom_allocated_gib": "allocated_gib",
     "oom_reserved_gib": "reserved_gib",
 }
-"""Field of a measurement by metric."""
+"""Field of a measurement, by metric."""
 SHARES = {"share_of_peak_pct": "share_of_matmul_peak", "share_of_datasheet_peak_pct": "share_of_datasheet_peak"}
-"""Fields that are shares of 1, by their names in MLflow, which shows every share in per cent."""
+"""Fields that are shares of 1, by their metric, which MLflow shows in per cent."""
 COMPARED = ("tokens_per_s", "peak_gib")
-"""Metrics that runs are compared by. A run without them has NaN there: MLflow's parallel coordinates draw a run that
-lacks a metric above all others, as if a layout that ran out of memory were the fastest.
+"""Metrics by which runs are compared. A run without them gets NaN: otherwise MLflow's parallel coordinates draw it
+above all others, as if an out-of-memory layout were the fastest.
 """
 
 _FINISHED = frozenset({Outcome.OK, Outcome.THRASH, Outcome.SLOW})
@@ -74,7 +74,7 @@ _FINISHED = frozenset({Outcome.OK, Outcome.THRASH, Outcome.SLOW})
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class PredictedFigures:
-    """The cost model's prediction of a batch point."""
+    """The predicted figures of a batch point."""
 
     step_s: float
     peak_gib: float
@@ -82,19 +82,19 @@ class PredictedFigures:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Content:
-    """The content of a run below a study."""
+    """The content of a study's run for one entry."""
 
     entry_id: str
-    """Identifies the run among the study's others."""
+    """Identifies the run within the study."""
     name: str
     role: Role
     tags: Mapping[str, str]
     params: Mapping[str, str]
     metrics: Mapping[str, float]
     series: Mapping[str, Series]
-    """Metrics of several values."""
+    """Metrics with several values."""
     finished: bool
-    """Whether it ran to its end; MLflow shows other runs as failed."""
+    """Whether the run completed; MLflow shows others as failed."""
     started_ms: int
     ended_ms: int
 
@@ -102,7 +102,7 @@ class Content:
 def content_of(
     entry: Entry, header: StudyHeader, *, started: str, ended: str, predicted: PredictedFigures | None = None
 ) -> Content:
-    """Returns the content of the entry's run, in a study that begins with `header`. Times are the journal's."""
+    """Returns the content of the entry's run. `started` and `ended` are ISO times of the journal."""
     started_ms, ended_ms = milliseconds(started), milliseconds(ended)
     return Content(
         entry_id=id_of(entry),
@@ -127,7 +127,7 @@ def content_of(
 
 
 def id_of(entry: Entry) -> str:
-    """Returns the id that identifies a run among the study's others."""
+    """Returns the id of an entry within its study."""
     match entry:
         case Measurement():
             return entry.id
@@ -138,9 +138,7 @@ def id_of(entry: Entry) -> str:
 
 
 def layout_fields(layout: Layout) -> dict[str, Any]:
-    """Returns the layout's axes as MLflow shows them: the sharding in a word, the data-parallel degree as one
-    figure.
-    """
+    """Returns the layout's axes for MLflow, with the sharding as a word and one data-parallel degree."""
     declared = axes_of(Layout)
     unknown = layout.unknown
     fields = {n: v for n, v in to_json(layout).items() if declared[n].parameter and n not in unknown}
@@ -150,8 +148,9 @@ def layout_fields(layout: Layout) -> dict[str, Any]:
 
 
 def recipe_fields(recipe: Recipe) -> dict[str, Any]:
-    """Returns the recipe's fields without an accumulation, which is the batch point's; the model's facts begin with
-    `model_`.
+    """Returns the recipe's fields for MLflow, without the accumulation, which belongs to the batch point.
+
+    Facts of the model have the prefix `model_`.
     """
     recipe_json: dict[str, Any] = to_json(recipe)
     unknown = recipe.unknown
@@ -165,14 +164,14 @@ def recipe_fields(recipe: Recipe) -> dict[str, Any]:
 
 
 def varying(recipes: Sequence[Recipe]) -> frozenset[str]:
-    """Returns the names of the fields in which the recipes differ, or their points where an accumulation is fixed."""
+    """Returns the names of the fields in which the recipes (or points with a fixed accumulation) differ."""
     flat = [recipe_fields(recipe) for recipe in recipes]
     varying = {name for name in (flat[0] if flat else ()) if len({as_text(fields[name]) for fields in flat}) > 1}
     return frozenset(varying | ({"global_batch"} if any(recipe.grad_accum for recipe in recipes) else set[str]()))
 
 
 def figures_of(measurement: Measurement, header: StudyHeader) -> dict[str, float]:
-    """Returns the measurement's known single figures by metric."""
+    """Returns the measurement's known figures, by metric."""
     metrics: dict[str, float | None] = {name: getattr(measurement, field) for name, field in METRICS.items()}
     metrics |= {name: _percent(getattr(measurement, field)) for name, field in SHARES.items()}
     metrics |= {
@@ -184,24 +183,23 @@ def figures_of(measurement: Measurement, header: StudyHeader) -> dict[str, float
 
 
 def rounded(value: float) -> float:
-    """Returns the value with its significant digits; counts and values that are not finite stay as they are."""
+    """Returns the value rounded to `DIGITS` digits; integers and non-finite values are unchanged."""
     return value if isinstance(value, int) or not math.isfinite(value) else float(f"{value:.{DIGITS}g}")
 
 
 def as_text(value: Any) -> str:
-    """Returns a parameter as text, whole numbers without a point, so that the same value is the same text."""
+    """Returns a parameter as text; whole numbers have no decimal point, so that equal values have equal texts."""
     if isinstance(value, float) and math.isfinite(value) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
     return str(value)[:LONGEST]
 
 
 def yes(flag: bool) -> str:
-    """Returns a tag's value for a flag."""
     return "true" if flag else "false"
 
 
 def short_name(layout: Layout) -> str:
-    """Returns engine, degrees, checkpointing and whatever unusual values no column of the saved views shows."""
+    """Returns engine, degrees, checkpointing, and the non-default values that no column of the saved views shows."""
     declared = axes_of(Layout)
 
     def words(*columns: str) -> list[str]:
@@ -213,7 +211,7 @@ def short_name(layout: Layout) -> str:
 
 
 def _name(entry: Entry) -> str:
-    """Returns the name of a run. The trial distinguishes layouts that differ in an axis the name leaves out."""
+    """Returns the name of a run. Its trial distinguishes layouts with equal short names."""
     trial = f" ({entry.trial_id})" if entry.trial_id else ""
     short = short_name(entry.layout)
     match entry:
@@ -290,7 +288,7 @@ def _percent(share: float | None) -> float | None:
 
 
 def _headroom_gib(measurement: Measurement, header: StudyHeader) -> float | None:
-    """Returns the memory of a device, or of the cap, that the peak leaves free."""
+    """Returns the device memory (or cap) that the peak leaves free; None without a peak."""
     peaks = (measurement.peak_device_gib, measurement.peak_reserved_gib, measurement.peak_allocated_gib)
     peak = next(itertools.filterfalse(lambda value: value is None, peaks), None)
     return None if peak is None else limit_gib(measurement, header) - peak

@@ -1,4 +1,4 @@
-"""Mirrors a study's journal to MLflow, or another tracker, from another thread: the search never waits for it."""
+"""Mirrors a study's journal to MLflow or another tracker in a thread of its own, so that the search never waits."""
 
 import fcntl
 import os
@@ -36,30 +36,30 @@ from trainers.records.plain_files import open_plain, refuse_others
 __all__ = ["Mirror", "check_uri", "default_uri", "display_uri"]
 
 _OLD_SCHEMA = "out-of-date database schema"
-"""Words of MLflow on a database whose tables are of another version."""
+"""Part of MLflow's message on a database of another schema version."""
 _POLL_S = 0.5
 _LONGEST_PAUSE_S = 15.0
 _LAST_TRY_S = 3.0
 _ROWS = 5
-"""Fastest points in the table at the head of a study's page."""
+"""Number of fastest points in the table at the top of a study's page."""
 _FILES = (*WINNER_FILES, "measurements.csv", "measurements.parquet", "*.png", "trace-*.json.gz")
 
 
 class Mirror:
-    """Follows the journal in `folder` and repeats it in MLflow at `uri`, until closed; a subclass does in another one.
+    """Follows the journal in `folder` and repeats it in MLflow at `uri` until `close`; a subclass uses another tracker.
 
-    Skipped layouts have no run. While the server does not answer, the thread asks again with growing pauses.
+    Skipped layouts get no run. While the server does not answer, the thread retries with growing pauses.
 
     Raises:
-        InputError: the URI has no scheme that MLflow knows.
+        InputError: MLflow does not know the URI's scheme.
     """
 
     tracker: ClassVar[str] = "MLflow"
     lock: ClassVar[str] = "mirror.lock"
-    """File in the study's folder that the one mirror of this tracker locks."""
+    """File in the study's folder that this tracker's only mirror locks."""
 
     def __init__(self, folder: Path, uri: str, tail: Tail | None = None) -> None:
-        """Starts from `tail`, a reader of the journal from its beginning; opens one where none is given."""
+        """Starts from `tail`, a reader at the journal's first line; by default a new one."""
         self.folder = folder.absolute()
         self.uri = self._checked(uri)
         self._tail = tail or Tail(self.folder / JOURNAL)
@@ -69,14 +69,14 @@ class Mirror:
         self._seen_ids: set[str] = set()
         self._runs: StudyRuns | None = None
         self.addresses: Mapping[str, str] = {}
-        """Address of each saved view, known once MLflow has answered."""
+        """Address of each saved view; empty until MLflow has answered."""
         self._samples = Samples(self.folder, after_ms=0)
         self._marked_running = False
         self._complete = False
         self._problem = "no time was left"
         self._elsewhere = False
         self._looked = False
-        """Whether the server said what it has."""
+        """Whether the server has reported its content."""
         self._troubled = False
         self._is_ready: Callable[[], object] = lambda: True
         self._result: StudyResult | None = None
@@ -85,23 +85,23 @@ class Mirror:
         self._thread = threading.Thread(target=self._work, name="mlflow-mirror", daemon=True)
 
     def start(self, is_ready: Callable[[], object] = lambda: True) -> "Mirror":
-        """Begins as soon as `is_ready` returns true, or when it is closed; returns at once.
+        """Starts the thread and returns at once. The thread waits until `is_ready` returns true or `close` is called.
 
-        Importing a tracker takes seconds, and halves the speed of whatever this process does meanwhile.
+        The import of a tracker takes seconds and halves the speed of other work in this process.
         """
         self._is_ready = is_ready
         self._thread.start()
         return self
 
     def close(self, timeout_s: float, result: StudyResult | None = None, also: Sequence[Path] = ()) -> str:
-        """Mirrors what is left, the study's end, its files and those of `also`, for at most `timeout_s` seconds.
+        """Mirrors the rest, the study's end, its files and `also`, for at most `timeout_s` seconds.
 
-        Call it after the journal's last line and the files are written, with the `result` that the command shows (None:
-        computed from the journal). Returns a sentence on what MLflow lacks, "" for nothing.
+        Call it after the journal's last line and the files are written. `result` is the result that the command shows
+        (None: computed from the journal). Returns a sentence on what MLflow lacks; "" if it lacks nothing.
         """
         self._result, self._also = result, also
         if self._runs is None and self._troubled:
-            # It does not answer: one more question, and no waiting for the network to give up.
+            # The server is down: try once, with a short timeout.
             timeout_s = min(timeout_s, _LAST_TRY_S)
         self._closing.set()
         self._thread.join(timeout_s)
@@ -113,30 +113,28 @@ class Mirror:
 
     @staticmethod
     def _checked(uri: str) -> str:
-        """Returns the tracker's place in its full form.
+        """Returns the tracker's address in its full form.
 
         Raises:
-            InputError: there can be none of it.
+            InputError: the address is invalid.
         """
         return check_uri(uri)
 
     def _connected(self, header: StudyHeader) -> StudyRuns:
-        """Returns the study's runs in the tracker, as they are now."""
         return Runs(self.uri, header)
 
     @property
     def place(self) -> str:
-        """The tracker's place as it may be shown."""
+        """The tracker's address without secrets."""
         return display_uri(self.uri)
 
     @property
     def look(self) -> str:
-        """Returns the command to type and the pages to open to view the study."""
         return viewing_lines(self.uri, self.addresses)
 
     @property
     def mirrored(self) -> frozenset[str]:
-        """Ids of the measurements that are known to be in MLflow."""
+        """Ids of the measurements known to be in MLflow."""
         return frozenset(self._seen_ids) - {id_of(entry) for entry, _, _ in tuple(self._pending)}
 
     def _lacking(self) -> str:
@@ -182,7 +180,7 @@ class Mirror:
                 self._elsewhere = True
                 wait_s = _LONGEST_PAUSE_S
             except Exception as error:
-                # Whatever it is, the search goes on; what the server has is asked anew when it answers again.
+                # The search continues after any error; the server's state is queried again when it answers.
                 self._problem = without_secrets(_brief(error), self.uri)
                 self._troubled = True
                 self._runs = None
@@ -266,7 +264,7 @@ class Mirror:
 
 
 def _predictions(measurements: Sequence[Measurement], header: StudyHeader) -> dict[str, PredictedFigures]:
-    """Returns the cost model's prediction of each measurement by id; empty where it does not know the devices."""
+    """Returns the prediction of each measurement by id; empty if the cost model does not know the devices."""
     forecast = forecaster_of(header).of(measurements)
     if forecast is None:
         return {}
@@ -279,10 +277,10 @@ def _predictions(measurements: Sequence[Measurement], header: StudyHeader) -> di
 
 
 def _only_one(path: Path) -> int:
-    """Locks the study's mirror; two at once would make runs twice.
+    """Locks the study's mirror, because two mirrors would create runs twice; returns the file descriptor.
 
     Raises:
-        BlockingIOError: another process holds it.
+        BlockingIOError: another process holds the lock.
     """
     file = open_plain(path, os.O_RDWR | os.O_CREAT)
     try:
@@ -294,7 +292,7 @@ def _only_one(path: Path) -> int:
 
 
 def _is_plain(path: Path) -> bool:
-    """Returns whether the path is a file itself: a link in a folder from elsewhere could lead to any of this user's."""
+    """Returns whether the path is a regular file. A link in another's folder could lead to any file of this user."""
     try:
         refuse_others(path)
     except InputError:
@@ -303,9 +301,7 @@ def _is_plain(path: Path) -> bool:
 
 
 def _brief(error: Exception) -> str:
-    """Returns the error's innermost cause in at most 160 characters: MLflow wraps a refused connection in four
-    sentences.
-    """
+    """Returns the innermost cause in at most 160 characters; MLflow wraps a refused connection in four sentences."""
     cause: BaseException = error
     while cause.__cause__ is not None:
         cause = cause.__cause__

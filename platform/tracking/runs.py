@@ -1,7 +1,7 @@
-"""A study's runs in MLflow: one for the study, a child for each measurement, gate and profile, each made once.
+"""A study's runs in MLflow: one for the study, and a child for each measurement, gate and profile.
 
-MLflow itself is the record: existing runs are looked up by their tags, so no state is kept on this side, and the next
-process can complete a run that a killed process created and did not fill.
+No state is kept on this side: existing runs are found by their tags. The next process can therefore complete a run that
+a killed process created.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ _TABLES = "mlflow.loggedArtifacts"
 """Tag by which MLflow's pages recognise an artifact as a table."""
 _SAMPLED = "system_metrics_until_ms"
 _MOST_METRICS, _MOST_PARAMS = 1000, 100
-"""Number of metrics and parameters in a call that every MLflow server accepts."""
+"""Largest numbers of metrics and of parameters in a call that every MLflow server accepts."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,11 +40,11 @@ class _Child:
 
 
 class Runs:
-    """A study's runs on one tracking server, as they are when the connection is made.
+    """A study's runs on a tracking server, read when the connection is made.
 
     Raises:
-        Exception: whatever MLflow raises where the server does not answer or refuses; so do all methods. After an
-            error nothing is known of the server's state: connect anew.
+        Exception: any error that MLflow raises if the server does not answer or refuses; so do all methods. After an
+            error the server's state is unknown: connect again.
     """
 
     def __init__(self, uri: str, header: StudyHeader) -> None:
@@ -59,7 +59,7 @@ class Runs:
 
     @property
     def addresses(self) -> dict[str, str]:
-        """The address of each view that has something to show."""
+        """The address of each view that is not empty."""
         roles = {child.role for child in self._children.values()}
         empty = set() if "gate" in roles else {"gates"}
         empty |= set() if "measurement" in roles else {"layouts", "charts"}
@@ -88,7 +88,7 @@ class Runs:
         return run
 
     def _existing_children(self) -> dict[str, _Child]:
-        """Returns the runs by entry id. Of two runs of one id the one with less content is deleted."""
+        """Returns the runs by entry id. Of two runs with one id, the one with less content is deleted."""
         children: dict[str, _Child] = {}
         token = None
         while True:
@@ -111,7 +111,7 @@ class Runs:
                 )
                 present = children.get(entry_id)
                 if present is not None:
-                    # A request that timed out here may still have been carried out there.
+                    # A request that timed out here may still have been executed by the server.
                     child, poorer = (child, present) if _worth(child) > _worth(present) else (present, child)
                     self._client.delete_run(poorer.run_id)
                 children[entry_id] = child
@@ -120,7 +120,7 @@ class Runs:
                 return children
 
     def _save_views(self, stored: Mapping[str, str]) -> None:
-        """Stores the views of this study and of its space's studies where they differ from those `stored`."""
+        """Stores the views of this study and of its space's studies if they differ from `stored`."""
         study, at_ms = self._header.name, milliseconds(self._header.at)
         for view in (
             views.layouts_view(study, self._header.id, self.parent_id, at_ms),
@@ -132,12 +132,12 @@ class Runs:
                 self._client.set_experiment_tag(self.experiment_id, name, value)
 
     def has(self, entry_id: str) -> bool:
-        """Returns whether the entry's run exists, complete and of the present format."""
+        """Returns whether the entry's run exists, is complete and has the present format."""
         child = self._children.get(entry_id)
         return child is not None and child.complete and child.format == FORMAT
 
     def add(self, content: Content) -> None:
-        """Creates the run, completes one that was begun, or replaces one of another format."""
+        """Creates the run, completes an incomplete one, or replaces one of another format."""
         if self.has(content.entry_id):
             return
         present = self._children.get(content.entry_id)
@@ -149,7 +149,7 @@ class Runs:
         self._children[content.entry_id] = _Child(run_id=run_id, complete=False, role=role)
         self._log(run_id, params=content.params)
         metric = mlflow().entities.Metric
-        # Times follow from the journal, so that completing a run writes the very same points again.
+        # Times come from the journal, so completing a run writes the same points again.
         points = [metric(name, value, content.ended_ms, 0) for name, value in content.metrics.items()]
         for name, values in content.series.items():
             points += [metric(name, float(value), at_ms, step) for step, (at_ms, value) in enumerate(values)]
@@ -174,7 +174,7 @@ class Runs:
         return run.info.run_id
 
     def set_roles(self, roles: Mapping[str, str]) -> None:
-        """Tags each measurement's run, by the entry's id, with its role: runs of one point are shown once."""
+        """Tags measurements' runs with their roles by entry id, so that views show each point once."""
         for entry_id, role in roles.items():
             child = self._children.get(entry_id)
             if child is not None and child.role != role:
@@ -189,23 +189,23 @@ class Runs:
             self._client.log_batch(run_id, tags=chunk)
 
     def tidy(self) -> None:
-        """Deletes runs that were made twice, after a connection was lost."""
+        """Deletes duplicate runs, which may be created when a connection is lost."""
         self._children = self._existing_children()
 
     def running(self) -> None:
-        """Marks the study as running, also one that had ended."""
         self._client.update_run(self.parent_id, status="RUNNING")
 
     def ended(self, result: StudyResult, folder: Path, *, status: str, ended_at: str) -> None:
-        """Marks the study as ended and writes figures and verdict of its first recipe's winner to its run, so that
-        studies can be compared. Those of a former winner are removed.
+        """Marks the study as ended and writes its first recipe's winner to its run, so that studies can be compared.
+
+        Tags, metrics and files of an earlier winner are removed.
         """
         stored = self._client.get_run(self.parent_id).data
         tags, metrics = study_run.leader(result, folder)
         outdated_tags, old = study_run.outdated(stored.tags, stored.metrics, tags, metrics)
         for name in outdated_tags:
             self._client.delete_tag(self.parent_id, name)
-        # MLflow deletes no metric and shows the latest value: of two of one moment it would show the larger.
+        # MLflow cannot delete a metric and shows the latest value; for equal times it would show the larger one.
         values = {**metrics, **dict.fromkeys(old, math.nan)}
         now_ms = max(milliseconds(ended_at), round(time.time() * 1000))
         changed = {name: value for name, value in values.items() if not _same(stored.metrics.get(name), value)}
@@ -216,11 +216,11 @@ class Runs:
         self._client.set_terminated(self.parent_id, status, end_time=milliseconds(ended_at))
 
     def _remove_old_files(self, folder: Path, *, has_winner: bool) -> None:
-        """Deletes files of a former winner that the study's folder no longer has."""
+        """Deletes files of an earlier winner that the study's folder no longer has."""
         current_names = (
             {path.name for pattern in WINNER_FILES for path in folder.glob(pattern)} if has_winner else set[str]()
         )
-        if has_winner and not current_names:  # somebody else's folder, in which nothing could be written
+        if has_winner and not current_names:  # another user's folder, in which no files could be written
             return
         stored = (list_artifact.path for list_artifact in self._client.list_artifacts(self.parent_id))
         old = [
@@ -236,9 +236,9 @@ class Runs:
                 files.delete_artifacts(name)
 
     def table(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Stores rows with the study's run as a table that MLflow's pages show and sort, replacing an earlier one.
+        """Stores rows with the study's run as a table that MLflow's pages show and sort; replaces an earlier one.
 
-        The client's own `log_table` would append to it.
+        MLflow's own `log_table` would append to it.
         """
         columns = list(rows[0]) if rows else []
         data = [[None if _no_number(row[column]) else row[column] for column in columns] for row in rows]
@@ -250,7 +250,6 @@ class Runs:
             self._client.set_tag(self.parent_id, _TABLES, json.dumps([*tables, entry]))
 
     def samples_until_ms(self) -> int:
-        """Returns the Unix milliseconds of the last stored sample of the machine; 0 for none."""
         return int(self._client.get_run(self.parent_id).data.tags.get(_SAMPLED, 0))
 
     def samples(self, samples: Sequence[Sample]) -> None:
@@ -265,12 +264,11 @@ class Runs:
             self._client.log_batch(self.parent_id, metrics=metrics, tags=[tag(_SAMPLED, str(some[-1][1]))])
 
     def describe(self, text: str) -> None:
-        """Puts a text, in Markdown, at the head of the study's page, below the study's views, at any port."""
+        """Writes Markdown `text` at the top of the study's page, below links to its views that work at any port."""
         links = ", ".join(page_link(name, address) for name, address in self.addresses.items())
         self._client.set_tag(self.parent_id, "mlflow.note.content", f"Compare: {links}\n\n{text[:4000]}")
 
     def attach(self, files: Sequence[Path]) -> None:
-        """Stores files with the study's run, replacing earlier ones of the same name."""
         for path in files:
             self._client.log_artifact(self.parent_id, str(path))
 

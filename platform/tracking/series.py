@@ -1,4 +1,4 @@
-"""Dates the values of a series: counts back from the time of the journal's line by the seconds of its steps."""
+"""Computes the times of a series' values, counting back from the journal line's time by the steps' seconds."""
 
 import datetime
 import math
@@ -12,13 +12,13 @@ Series = tuple[tuple[int, float], ...]
 
 
 def milliseconds(timestamp: str) -> int:
-    """Returns the journal's time as MLflow's milliseconds."""
     return round(datetime.datetime.fromisoformat(timestamp).timestamp() * 1000)
 
 
 def series_of(entry: Measurement | GateCurves | Profile, *, started_ms: int, ended_ms: int) -> dict[str, Series]:
-    """Returns the metrics of several values: one value for each step, window or rank. Lowered clocks have one series
-    for each reason: 1 in a window with it, else 0.
+    """Returns the metrics with several values: one for each step, window or rank.
+
+    Lowered clocks have a series for each reason: 1 in a window with that reason, else 0.
     """
 
     def stamped(values: Sequence[float], seconds: Sequence[float]) -> Series:
@@ -39,7 +39,7 @@ def series_of(entry: Measurement | GateCurves | Profile, *, started_ms: int, end
                 "others_busy_pct": stamped(entry.others_busy_pct, windows),
                 "steal_pct": stamped(entry.steal_pct, windows),
                 "cpu_clock_mhz": stamped(entry.cpu_clock_mhz, windows),
-                # A value for each rank, all of the same moment.
+                # One value for each rank, all at the same time.
                 "utilization_by_device_pct": stamped(entry.utilization_by_device_pct, ()),
             }
             for reason in entry.held_back_by:
@@ -54,9 +54,7 @@ def series_of(entry: Measurement | GateCurves | Profile, *, started_ms: int, end
 
 
 def _ends(seconds: Sequence[float], count: int, started_ms: int, ended_ms: int) -> list[int]:
-    """Returns when each of `count` values ended, the last one at `ended_ms`; all of them then where `seconds` is
-    unknown.
-    """
+    """Returns the end time of each of `count` values, the last at `ended_ms`, as all are if `seconds` is unknown."""
     if len(seconds) != count or not all(map(math.isfinite, seconds)):
         return [ended_ms] * count
     ends: list[int] = []

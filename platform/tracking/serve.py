@@ -1,4 +1,4 @@
-"""`make mlflow`: serves MLflow's pages of a folder of studies on this machine alone, until Ctrl-C."""
+"""`make mlflow`: serves MLflow's pages of a folder of studies on this machine only, until Ctrl-C."""
 
 import contextlib
 import dataclasses
@@ -23,8 +23,6 @@ _HOST = "127.0.0.1"
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ServeOptions:
-    """The options of one call."""
-
     studies: Path = studies_field(then=absolute_path)
     port: int = option(PORT, about="where to listen (default: %(default)s)")
 
@@ -35,7 +33,7 @@ PARSER = CommandParser(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Replaces this process by `mlflow ui`; returns an exit code only where that cannot start."""
+    """Replaces this process by `mlflow ui`; returns an exit code only if that cannot start."""
     try:
         options = PARSER.read(argv)
         command = ui_arguments(options.studies, options.port)
@@ -43,20 +41,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {one_line(error)}", file=sys.stderr)
         return InputError.exit_code
     lines = newest(sqlite_path(default_uri(options.studies)), options.port)
-    # MLflow's first page leads to what it has for agents, and to no run.
+    # MLflow's start page shows its features for agents and no runs.
     home = f"http://{_HOST}:{options.port}"
     first = next((line.split()[1] for line in lines if line.startswith(f"  {_PAGE} ")), home)
     print(f"MLflow: open {first} once it says that it runs; Ctrl-C ends it", *lines, sep="\n", flush=True)
     if options.port != PORT:
         print(f"In the addresses that a search or a report printed put {options.port} in place of {PORT}", flush=True)
-    # The server's job runners take seconds to start, and nothing here needs them.
+    # The server's job runners take seconds to start and are not needed here.
     environment = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **os.environ}
     os.execve(sys.executable, [sys.executable, *command], environment)
 
 
 def newest(store: Path | None, port: int) -> list[str]:
-    """Returns lines with the addresses of the newest studies' and trainings' pages and views, as this server has them;
-    a view that would be empty is left out, and all are where the store is of another MLflow.
+    """Returns lines with the addresses of the newest studies' and trainings' pages and views on this server.
+
+    Views without content are left out; the result is empty if the store has another schema or cannot be read.
     """
     if store is None:
         return []
@@ -89,12 +88,12 @@ def _at_port(address: str, port: int) -> str:
 
 
 _MOST_NAMED = 3
-"""Number of studies that are named, and of trainings."""
+"""Largest number of studies and of trainings that are named."""
 _PAGE = "page"
-"""The word for the page of a run itself, whose description has its views and its figures."""
+"""Name of a run's own page, whose description has its views and figures."""
 _SHOWN = ("layouts", "charts", "gates", "losses")
 _NEEDS = {"layouts": "measurement", "charts": "measurement", "gates": "gate"}
-"""The role of the runs that a view shows."""
+"""Role of the runs that a view shows."""
 _ROLES = (
     "SELECT DISTINCT parent.value, role.value FROM tags AS parent JOIN tags AS role ON role.run_uuid = parent.run_uuid"
     " JOIN runs ON runs.run_uuid = parent.run_uuid WHERE parent.key = 'mlflow.parentRunId' AND role.key = 'role'"
@@ -108,7 +107,7 @@ _VIEWS = (
 
 
 def ui_arguments(studies: Path, port: int) -> list[str]:
-    """Returns the arguments with which Python serves the store beside `studies`.
+    """Returns Python's arguments for serving the store beside `studies`.
 
     Raises:
         InputError: there is no store yet, or the port is taken.

@@ -1,4 +1,4 @@
-"""The content of a study's own MLflow run: what all its measurements share, and its winner's figures."""
+"""The content of a study's own MLflow run: facts shared by all its measurements, and its winner's figures."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,12 +31,10 @@ WINNER = "winner"
 
 
 def study_tags(header: StudyHeader) -> dict[str, str]:
-    """Returns the tags by which a study's run is found."""
     return {"role": "study", "study": header.name, "space": header.space, "miniature": yes(header.miniature)}
 
 
 def study_params(header: StudyHeader) -> dict[str, str]:
-    """Returns the parameters that all the study's measurements share."""
     cluster, recipes = header.cluster, header.recipes
     constants = recipe_fields(recipes[0]) if recipes else {}
     values: dict[str, Any] = {
@@ -61,9 +59,7 @@ def study_params(header: StudyHeader) -> dict[str, str]:
 
 
 def leader(result: StudyResult, folder: Path) -> tuple[dict[str, str], dict[str, float]]:
-    """Returns tags and metrics on the state of the study in `folder`, with its first recipe's winner where it has
-    one.
-    """
+    """Returns tags and metrics on the study in `folder` and on its first recipe's winner, if there is one."""
     header = result.header
     num_devices = header.cluster.num_devices
     first = next(iter(result.of_study), None)
@@ -91,18 +87,14 @@ def outdated(
     tags: Mapping[str, str],
     metrics: Mapping[str, float],
 ) -> tuple[list[str], list[str]]:
-    """Returns the names of the winner's tags and metrics that are stored and no longer hold; `gate` is from older
-    versions.
-    """
+    """Returns the names of stored tags and metrics of the winner that no longer apply. Older versions wrote `gate`."""
     outdated_tags = [name for name in known_tags if (name.startswith(WINNER) or name == "gate") and name not in tags]
     old = [name for name in known_metrics if name not in metrics and not name.startswith("system/")]
     return outdated_tags, old
 
 
 def roles(result: StudyResult) -> dict[str, str]:
-    """Returns the role of each measurement's run by id: the run that stands for its point is the "measurement", others
-    "repeat".
-    """
+    """Returns the role of each measurement's run by id: "measurement" if it is shown for its point, else "repeat"."""
     measurements = [
         measurement for measurement in result.history.measurements if measurement.outcome is not Outcome.SKIPPED
     ]
@@ -121,15 +113,13 @@ def _winner_tags(best: Measurement) -> dict[str, str]:
 
 
 def _efficiency_pct(result: StudyResult, folder: Path) -> float | None:
-    """Returns tokens/s a device over that on the fewest devices, for a study that is one of several numbers of
-    devices.
-    """
+    """Returns the scaling efficiency in per cent if the study belongs to a group of several numbers of devices."""
     results: list[StudyResult] = []
     for path in members_of(folder):
         try:
             results += [result] if path == folder else [StudyResult.of(read(path)[0])] if is_study(path) else []
         except InputError:
-            continue  # a journal that cannot be read compares with nothing
+            continue  # an unreadable journal is left out of the comparison
     this = (result.header.name, result.header.recipes[0])
     row = next((row for row in rows(results) if (row.study, row.recipe) == this), None)
     return None if row is None or row.efficiency is None else 100 * row.efficiency

@@ -1,4 +1,4 @@
-"""The interface by which a mirror repeats a study in a tracker."""
+"""The interface through which a mirror repeats a study in a tracker."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,49 +10,46 @@ from platform.tracking.system_metrics import Sample
 
 
 class StudyRuns(Protocol):
-    """A study's run in a tracker, with a run below it for each measurement, gate and profile. Each method raises
-    whatever the tracker raises.
+    """A study's run in a tracker, with a child run for each measurement, gate and profile.
+
+    Every method raises the tracker's own errors.
     """
 
     @property
-    def addresses(self) -> Mapping[str, str]:
-        """Address of each saved view, by its name."""
-        ...
+    def addresses(self) -> Mapping[str, str]: ...
 
     def add(self, content: Content) -> None:
-        """Makes a run below the study's, once."""
+        """Creates an entry's run, unless it exists."""
         ...
 
     def set_roles(self, roles: Mapping[str, str]) -> None:
-        """Notes the role of each measurement's run, by the entry's id."""
+        """Sets the roles of measurements' runs, by entry id."""
         ...
 
     def tidy(self) -> None:
-        """Removes runs that were made twice, after a connection was lost."""
+        """Removes duplicate runs, which may be created when a connection is lost."""
         ...
 
     def running(self) -> None:
-        """Marks the study as running, also one that had ended."""
+        """Marks the study as running, even if it had ended."""
         ...
 
     def samples_until_ms(self) -> int:
-        """Returns the Unix milliseconds of the last stored sample of the machine; 0 for none."""
+        """Returns the Unix milliseconds of the last stored sample of the machine; 0 without one."""
         ...
 
-    def samples(self, samples: Sequence[Sample]) -> None:
-        """Stores samples of the machine."""
-        ...
+    def samples(self, samples: Sequence[Sample]) -> None: ...
 
     def describe(self, text: str) -> None:
-        """Puts a text, in Markdown, at the head of the study's page."""
+        """Writes Markdown `text` at the top of the study's page."""
         ...
 
     def table(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Stores rows with the study's run, replacing earlier ones of that name."""
+        """Stores rows with the study's run; replaces those of the same name."""
         ...
 
     def attach(self, files: Sequence[Path]) -> None:
-        """Stores files with the study's run, replacing earlier ones of the same name."""
+        """Stores files with the study's run; replaces those of the same name."""
         ...
 
     def ended(self, result: StudyResult, folder: Path, *, status: str, ended_at: str) -> None:

@@ -1,7 +1,7 @@
-"""Samples the load of the search's own machine into a file of the study, mirrored to MLflow's system metrics.
+"""Samples the load of the search's own machine into a file of the study, which is mirrored to MLflow's system metrics.
 
-Samples go to a file, so that an outage of MLflow loses nothing. On a cluster they are the head's; what each worker's
-device did in its timed windows is part of its measurement.
+The file keeps the samples during an outage of MLflow. On a cluster they describe the head node; workers' devices are
+recorded per timed window in each measurement.
 """
 
 import contextlib
@@ -24,11 +24,11 @@ _EVERY_S = 5.0
 _MB = 1e6
 
 Sample = tuple[int, int, Mapping[str, float]]
-"""Number from 0, Unix milliseconds, and the figures by MLflow's names."""
+"""Number from 0, Unix milliseconds, and figures by MLflow's metric names."""
 
 
 class Samples:
-    """Reads a study's samples as they come, without those up to `after_ms`."""
+    """Reads new samples of a study, skipping those up to `after_ms`."""
 
     def __init__(self, folder: Path, *, after_ms: int) -> None:
         self._path = folder / SAMPLES
@@ -41,7 +41,7 @@ class Samples:
         samples: list[Sample] = []
         try:
             descriptor = open_plain(self._path)
-        except InputError:  # there is none yet, or it is no file of ours
+        except InputError:  # the file does not exist yet, or is not a plain file
             return samples
         with os.fdopen(descriptor, "rb") as file:
             file.seek(self._offset)
@@ -50,7 +50,7 @@ class Samples:
                     break
                 self._offset += len(line)
                 self._number += 1
-                with contextlib.suppress(ValueError, KeyError):  # a process that was killed may have left half a line
+                with contextlib.suppress(ValueError, KeyError):  # a killed process may have left an incomplete line
                     sample = json_object(line)
                     at_ms = sample.pop("at_ms")
                     if type(at_ms) is int and at_ms > self._after_ms:
@@ -75,8 +75,8 @@ def sampled(folder: Path, *, every_s: float = _EVERY_S) -> Generator[None]:
 
 def _work(path: Path, is_over: threading.Event, every_s: float) -> None:
     gpus = _gpus()
-    psutil.cpu_percent()  # the first call only sets the mark that the next one measures from
-    # These figures are a by-product: a full disk is for the journal to tell of.
+    psutil.cpu_percent()  # the first call only starts the interval that the next call measures
+    # On a full disk sampling stops silently; the journal reports the full disk.
     with contextlib.suppress(OSError), path.open("a", encoding="utf-8") as file:
         while not is_over.wait(every_s):
             sample = {"at_ms": round(time.time() * 1000), **_host(), **{k: v for gpu in gpus for k, v in gpu().items()}}
@@ -96,7 +96,7 @@ def _host() -> dict[str, float]:
 
 
 def _gpus() -> Sequence[Callable[[], dict[str, float]]]:
-    """Returns a reader for each GPU of this machine; none without a driver. NVML makes no CUDA context."""
+    """Returns a reader for each GPU of this machine; empty without a driver. NVML creates no CUDA context."""
     import pynvml
 
     try:
@@ -108,7 +108,7 @@ def _gpus() -> Sequence[Callable[[], dict[str, float]]]:
     def read(index: int, handle: Any) -> dict[str, float]:
         name = f"system/gpu_{index}"
         values: dict[str, float] = {}
-        # What a driver or a MIG slice does not tell is left out.
+        # Figures that a driver or MIG slice does not report are left out.
         with contextlib.suppress(pynvml.NVMLError):
             values[f"{name}_utilization_percentage"] = float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
         with contextlib.suppress(pynvml.NVMLError):

@@ -1,4 +1,4 @@
-"""The MLflow store of a study: checked before anything starts, without importing MLflow, and shown without secrets."""
+"""The MLflow store of a study: checked at the start without importing MLflow, and shown without secrets."""
 
 import base64
 import importlib.metadata
@@ -13,31 +13,30 @@ from platform.common.errors import InputError
 
 _DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 _PLUGINS = "mlflow.tracking_store"
-"""Group of entry points by which packages give MLflow further schemes."""
+"""Entry-point group in which packages register further schemes for MLflow."""
 _SERVERS = ("http", "https")
 
 
 def default_uri(studies: Path) -> str:
-    """Returns a sqlite file beside the studies, by its absolute path."""
     return f"sqlite:///{_quoted(studies.absolute() / 'mlflow.db')}"
 
 
 def report_uri(explicit_uri: str, recorded: str, studies: Path) -> str:
-    """Returns the store that a report on a study of `studies` updates: `explicit_uri`, else the one
-    beside the study.
+    """Returns the store that a report on a study in `studies` updates: `explicit_uri`, else the one beside the study.
 
-    A journal may be somebody else's: a server named in it would be sent this user's token, and a file named in it would
-    be written to. So what is `recorded` elsewhere is used only if it is named too.
+    A journal may come from another user: a server named in it would receive this user's token, and a file named in it
+    would be written to. So a `recorded` store elsewhere is used only if the user names it too.
 
     Raises:
-        InputError: the URI is not one; or the study's runs are elsewhere and nothing is named. The sentence says how.
+        InputError: the URI is invalid, or the study's runs are elsewhere and no URI is given; the text names the
+            remedy.
     """
     if explicit_uri:
         return check_uri(explicit_uri)
     study_uri = default_uri(studies)
     file, default = sqlite_path(recorded), sqlite_path(study_uri)
     if not recorded or (file is not None and (not file.exists() or (default and file.resolve() == default.resolve()))):
-        return study_uri  # also of a copy of the folder, on a machine that has no such file
+        return study_uri  # also for a copy of the folder on a machine without the recorded file
     raise InputError(
         f"MLflow is left as it is: by its journal the study is at {display_uri(recorded)!r}, which is used only"
         " where you name it too, by --mlflow URI or MLFLOW_TRACKING_URI"
@@ -45,10 +44,10 @@ def report_uri(explicit_uri: str, recorded: str, studies: Path) -> str:
 
 
 def check_uri(uri: str) -> str:
-    """Returns the URI with a relative sqlite path made absolute, since workers and threads may run in another folder.
+    """Returns the URI with a relative sqlite path made absolute, because workers and threads may have other folders.
 
     Raises:
-        InputError: MLflow would not know what to do with it, or would lose what it is given.
+        InputError: MLflow cannot use the URI, or would lose data there.
     """
     scheme, colon, location = uri.partition(":")
     kind = scheme.partition("+")[0].lower()
@@ -88,14 +87,12 @@ def _absolute(uri: str, location: str) -> str:
 
 
 def _quoted(path: Path) -> str:
-    """Returns the path with only those characters quoted that would change it: MLflow reads a quoted blank as three
-    letters.
-    """
+    """Returns the path with only `%` and `?` quoted, because MLflow does not decode a quoted blank."""
     return str(path).replace("%", "%25").replace("?", "%3F")
 
 
 def sqlite_path(uri: str) -> Path | None:
-    """Returns the file of a sqlite URI that `check_uri` made absolute; None for any other."""
+    """Returns the file of an absolute sqlite URI; None for other URIs."""
     scheme, _, location = uri.partition(":///")
     if scheme.partition("+")[0].lower() != "sqlite":
         return None
@@ -103,7 +100,7 @@ def sqlite_path(uri: str) -> Path | None:
 
 
 def display_uri(uri: str) -> str:
-    """Returns the URI as it may be shown and recorded: without user, password and query, which may hold a token."""
+    """Returns the URI for display and records: without user, password and query, which may hold a token."""
     if sqlite_path(uri) is not None:
         return uri
     scheme, separator, location = uri.partition("://")
@@ -118,7 +115,7 @@ def display_uri(uri: str) -> str:
 
 
 def proxy_words(uri: str) -> str:
-    """Returns the words on the proxy that requests to the server go through; "" for none."""
+    """Returns a clause on the proxy used for requests to the server; "" without a proxy."""
     parts = urllib.parse.urlsplit(uri)
     proxy = urllib.request.getproxies().get(parts.scheme)
     if parts.scheme not in ("http", "https") or not proxy or urllib.request.proxy_bypass(parts.hostname or ""):
@@ -127,7 +124,7 @@ def proxy_words(uri: str) -> str:
 
 
 def without_secrets(text: str, uri: str) -> str:
-    """Returns the text of an error without user, password and token of the URI or the environment."""
+    """Returns an error's text with users, passwords and tokens of the URI and the environment masked."""
     text = re.sub(r"//\S*@", "//", text)
     secrets = {os.environ.get(name, "") for name in ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")}
     user_info = uri.partition("://")[2].rpartition("@")[0]

@@ -1,4 +1,4 @@
-"""Tells how to view a study in MLflow: what to type and which pages to open."""
+"""Tells how to view a study in MLflow: the command to type and the pages to open."""
 
 import os
 import shlex
@@ -15,25 +15,25 @@ _SERVER = f"http://127.0.0.1:{PORT}"
 
 
 def page_server(uri: str) -> str:
-    """Returns the address below which MLflow shows the store at `uri`: the server's, or that of `serve_command`."""
+    """Returns the base address of MLflow's pages for the store at `uri`: the server, or that of `serve_command`."""
     return display_uri(uri).rstrip("/") if uri.startswith(("http://", "https://")) else _SERVER
 
 
 def serve_command(uri: str) -> str:
-    """Returns the command that serves the pages of a store from here; "" where a server does so already."""
+    """Returns the command that serves a store's pages from the working folder; "" if a server already does."""
     if uri.startswith(("http://", "https://", "databricks")):
         return ""
     path = sqlite_path(uri)
     if path is not None and Path.cwd() == ROOT and (ROOT / "Makefile").exists() and uri == default_uri(path.parent):
         elsewhere = path.parent != ROOT / "studies"
         return "make mlflow" + (f" STUDIES={shlex.quote(str(path.parent))}" if elsewhere else "")
-    # A database's address may hold a password: it stays in the variable that named it.
+    # A database's address may hold a password, so the variable's name is shown.
     store = shlex.quote(uri) if path is not None else '"$MLFLOW_TRACKING_URI"'
     return f"{_program()} ui --backend-store-uri {store}"
 
 
 def viewing_lines(uri: str, addresses: Mapping[str, str]) -> str:
-    """Returns lines for people: the command, and the address of each view where it is known."""
+    """Returns lines for people: the command, and the address of each known view."""
     if uri.startswith("databricks"):
         return "MLflow: open the Databricks workspace"
     command = serve_command(uri)
@@ -43,12 +43,12 @@ def viewing_lines(uri: str, addresses: Mapping[str, str]) -> str:
 
 
 def page_link(words: str, address: str) -> str:
-    """Returns a link in Markdown from one of MLflow's pages to another, at whatever port they are served."""
+    """Returns a Markdown link between MLflow's pages that works at any port."""
     return f"[{words}](#{address.partition('/#')[2]})"
 
 
 def _program() -> str:
-    """Returns `mlflow` as it is typed here: that of this environment, or of the PATH."""
+    """Returns `mlflow` as typed in the working folder: of this environment, or of the PATH."""
     mlflow_path = Path(sys.executable).with_name("mlflow")
     if not mlflow_path.exists():
         return "mlflow" if shutil.which("mlflow") else f"{shlex.quote(sys.executable)} -m mlflow"

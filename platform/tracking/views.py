@@ -1,7 +1,7 @@
-"""Saved views of MLflow's pages: the runs of a study they show, their columns and charts, and the address of each.
+"""Saved views of MLflow's pages: their runs, columns and charts, and their addresses.
 
-MLflow keeps a view as a tag of its experiment and lists it under the view's name; an address names the tag. Neither the
-tag nor the fields of a view are documented: `tests/tracking/test_views.py` holds them in a browser.
+MLflow stores a view as an experiment's tag and lists it under the view's name; an address names the tag. Neither the
+tag nor a view's fields are documented: `tests/tracking/test_views.py` checks them in a browser.
 """
 
 import dataclasses
@@ -13,10 +13,10 @@ from typing import Any
 from trainers.spec.layout_axes import MODEL_PARALLEL
 
 TAG = "mlflow.sharedViewState."
-"""Prefix of an experiment's tag that holds a view."""
+"""Prefix of an experiment's tags that hold views."""
 
 ADDRESS = "mlflow.layoutSearch."
-"""Prefix of a run's tags that hold the addresses of its views: MLflow's pages hide tags that begin with its name."""
+"""Prefix of a run's tags with the addresses of its views. MLflow hides tags that begin with its name."""
 
 LAYOUT_PARAMS = (
     *("outcome", "engine", "sharding", "dp", *MODEL_PARALLEL, "micro_batch", "grad_accum"),
@@ -42,14 +42,12 @@ AXES = ("engine", "sharding", *MODEL_PARALLEL, "micro_batch", "grad_accum", "che
 
 _RUN_NAME = "attributes.`Run Name`"
 _MOST_RUNS = 100
-"""Number of runs in a scatter plot and in the parallel coordinates; more are not readable."""
+"""Number of runs in scatter plots and parallel coordinates; more are not readable."""
 _MOST_BARS = 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class View:
-    """A saved view."""
-
     key: str
     """Names the view in the experiment's tag and in the address."""
     name: str
@@ -59,14 +57,14 @@ class View:
 
     @property
     def tag(self) -> tuple[str, str]:
-        """The experiment's tag that holds it."""
+        """The experiment's tag that holds the view."""
         state = json.dumps(self.state, separators=(",", ":"))
         return TAG + self.key, json.dumps({"name": self.name, "createdAt": self.at_ms, "state": state})
 
 
 def layouts_view(study: str, study_id: str, parent_id: str, at_ms: int) -> View:
-    """Returns the view of a study's points, the fastest first: a row each, and charts of their speed."""
-    first, *metrics = LAYOUT_METRICS  # what the rows are sorted by, in sight on a small screen too
+    """Returns the view of a study's points: a row for each, the fastest first, and charts of their speed."""
+    first, *metrics = LAYOUT_METRICS  # rows are sorted by the first column, which stays visible on a small screen
     columns = [_metric(first), *(_param(name) for name in LAYOUT_PARAMS), *(_metric(name) for name in metrics)]
     charts = [
         _bars("tokens_per_s"),
@@ -79,7 +77,7 @@ def layouts_view(study: str, study_id: str, parent_id: str, at_ms: int) -> View:
 
 
 def gates_view(study: str, study_id: str, parent_id: str, at_ms: int) -> View:
-    """Returns the view of a study's numerics gates: loss and gradient norm, a curve each."""
+    """Returns the view of a study's numerics gates: curves of loss and gradient norm."""
     columns = [_tag("gate"), *(_param(name) for name in ("engine", "sharding", *MODEL_PARALLEL, "checkpointing"))]
     charts = [_curves("gate_loss"), _curves("gate_grad_norm")]
     state = _state(f"{_of(parent_id)} and tags.role = 'gate'", columns, charts, section=f"Numerics gates of {study}")
@@ -87,7 +85,7 @@ def gates_view(study: str, study_id: str, parent_id: str, at_ms: int) -> View:
 
 
 def studies_view(space: str) -> View:
-    """Returns the view of a space's studies: each one's winner, its speed, days and cost."""
+    """Returns the view of a space's studies: each study's winner with its speed, days and cost."""
     columns = [*(_metric(name) for name in STUDY_METRICS), *(_tag(name) for name in STUDY_TAGS)]
     charts = [_scatter(("METRIC", "gpus"), ("METRIC", "days")), _bars("tokens_per_s")]
     state = _state("tags.role = 'study'", columns, charts, section=f"Studies of {space}")
@@ -95,9 +93,7 @@ def studies_view(space: str) -> View:
 
 
 def convergence_view(name: str, comparison_id: str) -> View:
-    """Returns the view of a comparison's trainings: held-out and training loss against tokens and against hours, seeds
-    grouped.
-    """
+    """Returns the view of a comparison: held-out and training loss against tokens and hours, grouped over seeds."""
     columns = [_tag("strategy"), *(_metric(convergence_metric) for convergence_metric in CONVERGENCE_METRICS)]
     columns += [_param(convergence_param) for convergence_param in CONVERGENCE_PARAMS]
     of_each = {"val_loss": ("val_tokens", "val_hours"), "train_loss": ("tokens", "train_hours")}
@@ -110,12 +106,11 @@ def convergence_view(name: str, comparison_id: str) -> View:
 
 
 def convergence_address(server: str, experiment_id: str, comparison_id: str) -> str:
-    """Returns the address of a comparison's view, with its charts."""
     return _charts_address(server, experiment_id, f"convergence-{comparison_id}")
 
 
 def training_view(name: str, training_id: str) -> View:
-    """Returns the view of one training: held-out and training loss first, against tokens and against hours."""
+    """Returns the view of a training: held-out and training loss against tokens and hours, then other charts."""
     columns = [*map(_metric, TRAINING_METRICS), *map(_param, CONVERGENCE_PARAMS)]
     of_each = {"tokens": ("val_tokens", "tokens"), "hours": ("val_hours", "train_hours")}
     charts = [
@@ -129,7 +124,6 @@ def training_view(name: str, training_id: str) -> View:
 
 
 def training_address(server: str, experiment_id: str, training_id: str) -> str:
-    """Returns the address of a training's view, with its charts."""
     return _charts_address(server, experiment_id, _training_key(training_id))
 
 
@@ -143,7 +137,7 @@ def _charts_address(server: str, experiment_id: str, key: str) -> str:
 
 
 def addresses(server: str, experiment_id: str, study_id: str) -> dict[str, str]:
-    """Returns the address of each view on MLflow's pages at `server`."""
+    """Returns the address of each of the study's views at `server`."""
     page = f"{server.rstrip('/')}/#/experiments/{experiment_id}/runs?viewStateShareKey="
     charts = "&compareRunsMode=CHART"
     return {
@@ -157,7 +151,7 @@ def addresses(server: str, experiment_id: str, study_id: str) -> dict[str, str]:
 
 def _state(runs: str, columns: Sequence[str], charts: Sequence[dict[str, Any]], *, section: str) -> dict[str, Any]:
     first = {"uuid": "view", "name": section, "columns": 2, "cardHeight": 400}
-    # MLflow adds a chart for each further metric to the sections of these names: they stay closed.
+    # MLflow adds charts of all other metrics to sections with these names, so they stay closed.
     closed = [{"uuid": name, "name": f"{name} metrics"} for name in ("Model", "System")]
     return {
         "searchFilter": runs,
@@ -172,7 +166,7 @@ def _state(runs: str, columns: Sequence[str], charts: Sequence[dict[str, Any]], 
         "columnWidths": {_RUN_NAME: 260, **{column: _width_px(column) for column in columns}},
         "runsHiddenMode": "SHOW_ALL",
         "hideEmptyCharts": True,
-        "isAccordionReordered": True,  # otherwise MLflow puts the sections in an order of its own
+        "isAccordionReordered": True,  # otherwise MLflow sorts the sections itself
         "compareRunCharts": [
             {"uuid": f"chart-{n}", "deleted": False, "isGenerated": False, "metricSectionId": "view", **chart}
             for n, chart in enumerate(charts)
@@ -191,7 +185,7 @@ def _state(runs: str, columns: Sequence[str], charts: Sequence[dict[str, Any]], 
 
 
 def _width_px(column: str) -> int:
-    """Returns a width for the column's title and, except for degrees, a word."""
+    """Returns a width that fits the column's title and, except for degrees, a word."""
     length = len(column.split("`")[1])
     return 34 + 7 * (length if length < 3 else max(length, 9))
 

@@ -8,16 +8,15 @@ from platform.common.options import option
 
 
 def wandb_field(**declared: Any) -> Any:
-    """Returns the field of `--wandb`."""
     about = "show the study in W&B too, in PROJECT or ENTITY/PROJECT (WANDB_MODE=offline sends nothing)"
     return option(None, metavar="PROJECT", about=about, then=check_project, **declared)
 
 
 def check_project(project: str) -> str:
-    """Returns the project of W&B, `PROJECT` or `ENTITY/PROJECT`.
+    """Returns the W&B project, `PROJECT` or `ENTITY/PROJECT`.
 
     Raises:
-        InputError: it can be no project, or wandb is not installed.
+        InputError: the name is invalid, or wandb is not installed.
     """
     parts = project.split("/")
     if len(parts) > 2 or not all(parts) or any(letter in project for letter in "\\#?%:") or len(project) > 128:

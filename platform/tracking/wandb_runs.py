@@ -1,8 +1,7 @@
-"""Mirrors a study to Weights & Biases: a group of runs, one for the study and one for each measurement, gate and
-profile.
+"""Mirrors a study to Weights & Biases: a group with a run for the study and for each measurement, gate and profile.
 
-W&B's own variables say where and whether anything is sent (`WANDB_MODE=offline` keeps it in the study's folder, for
-`wandb sync`). An offline W&B has nothing to ask, so the study's folder notes what was mirrored.
+W&B's own variables decide where and whether data are sent (`WANDB_MODE=offline` keeps them in the study's folder for
+`wandb sync`). Offline W&B cannot be queried, so a file in the study's folder lists the runs that were written.
 """
 
 import hashlib
@@ -26,15 +25,15 @@ from trainers.records.journal import StudyHeader
 from trainers.records.plain_files import MissingFileError, read_plain
 
 MIRRORED = "mirrored.txt"
-"""File of the folder `wandb` that has a line for each run that was written."""
+"""File in the folder `wandb` with a line for each run that was written."""
 _NEVER_MS = 2**62
 
 
 class WandbMirror(Mirror):
-    """Follows the journal in `folder` and repeats it in a project of W&B, until closed.
+    """Follows the journal in `folder` and repeats it in a W&B project until `close`.
 
     Raises:
-        InputError: wandb is not installed, or the project has no name that W&B takes.
+        InputError: wandb is not installed, or the project's name is invalid.
     """
 
     tracker: ClassVar[str] = "W&B"
@@ -49,12 +48,11 @@ class WandbMirror(Mirror):
 
     @property
     def place(self) -> str:
-        """The project."""
         return self.uri
 
     @property
     def look(self) -> str:
-        """Returns the command that sends what was kept here, where nothing was sent."""
+        """Returns a sentence on the project, or the command that sends data kept offline."""
         folder = self.folder / "wandb"
         if os.environ.get("WANDB_MODE") != "offline":
             return f"W&B has it in project {self.uri}, group {self.folder.name}."
@@ -62,10 +60,10 @@ class WandbMirror(Mirror):
 
 
 class WandbRuns:
-    """A study's runs in a project of W&B.
+    """A study's runs in a W&B project.
 
     Raises:
-        Exception: whatever wandb raises; so do all methods.
+        Exception: any error that wandb raises; so do all methods.
     """
 
     def __init__(self, project: str, header: StudyHeader, folder: Path) -> None:
@@ -86,11 +84,11 @@ class WandbRuns:
 
     @property
     def addresses(self) -> Mapping[str, str]:
-        """No saved view: W&B's own pages group and sort runs by their config."""
+        """Empty: W&B needs no saved views, its pages group and sort runs by their config."""
         return {}
 
     def add(self, content: Content) -> None:
-        """Makes the run of a measurement, a gate or a profile, once for each format of its content."""
+        """Creates the run of an entry, once for each format of its content."""
         line = f"{content.entry_id} {FORMAT}"
         if line in self._mirrored:
             return
@@ -105,36 +103,34 @@ class WandbRuns:
         self._note(line)
 
     def set_roles(self, roles: Mapping[str, str]) -> None:
-        """Keeps the roles for the study's own run: a run that has ended offline cannot be changed."""
+        """Stores the roles for the study's run, because a run that has ended offline cannot be changed."""
         self._roles |= roles
 
     def tidy(self) -> None:
-        """Does nothing: a run's id follows from its entry, so that W&B joins what was sent twice."""
+        """Does nothing: a run's id follows from its entry, so W&B merges data sent twice."""
 
     def running(self) -> None:
         """Does nothing: the study's run is written when it ends."""
 
     def samples_until_ms(self) -> int:
-        """Returns a time after all samples: W&B has none of the machine's."""
+        """Returns a time after all samples, because the machine's samples are not sent to W&B."""
         return _NEVER_MS
 
     def samples(self, samples: Sequence[Sample]) -> None:
-        """Does nothing, see `samples_until_ms`."""
+        """Does nothing; see `samples_until_ms`."""
 
     def describe(self, text: str) -> None:
-        """Keeps the text for the notes of the study's run."""
+        """Stores the text for the notes of the study's run."""
         self._text = text
 
     def table(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Keeps a table for the study's run."""
         self._tables[name] = rows
 
     def attach(self, files: Sequence[Path]) -> None:
-        """Keeps files for the study's run."""
         self._files = files
 
     def ended(self, result: StudyResult, folder: Path, *, status: str, ended_at: str) -> None:
-        """Writes the study's run, where it differs from the one that was written last."""
+        """Writes the study's run if it differs from the one written last."""
         tags, metrics = study_run.leader(result, folder)
         parts = [tags, metrics, self._text, self._roles, status, [path.name for path in self._files]]
         digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
@@ -178,7 +174,7 @@ class WandbRuns:
 
 
 def _plain(value: Any) -> Any:
-    """Returns a text that is a number as one, so that W&B can sort by it."""
+    """Returns text that is a number as a number, so that W&B can sort by it."""
     for kind in (int, float):
         try:
             number = kind(value)

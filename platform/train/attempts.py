@@ -1,4 +1,4 @@
-"""One session of a training: attempts one after another until it is done, with progress and MLflow beside them."""
+"""One session of a training: runs attempts until the training is done, and reports progress."""
 
 import dataclasses
 import math
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from trainers.training.attempt import AttemptEnd
 
 _MOST_LOST = 5
-"""Number of attempts in a row that may be lost without a new checkpoint or a further step."""
+"""Largest number of attempts in a row that may be lost without a new checkpoint or a further step."""
 _LOOK_S = 0.5
 _TELL_S = 10.0
 """Seconds between two lines on the checkpoint that an interrupted training saves."""
@@ -37,19 +37,19 @@ _TELL_S = 10.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointSettings:
-    """The interval between checkpoints, and how many are retained."""
+    """The interval between checkpoints, and the number of checkpoints kept."""
 
     checkpoint_s: float
     checkpoint_steps: int | None
     keep: int
     grace_s: float | None = None
-    """Seconds after an interrupt in which a checkpoint must be complete; None for no limit."""
+    """Seconds after an interrupt within which a checkpoint must be complete; None for no limit."""
     promise: Promise | None = None
-    """The search's figures; None where they are not known or the batch changes."""
+    """The figures measured by the search; None if unknown or if the batch changes."""
 
 
 def check_layouts(plan: TrainingPlan, cluster: Cluster) -> None:
-    """Checks that the cluster's devices can run the layouts of all phases.
+    """Checks that the cluster's devices can run the layouts of all phases, by number, rules and memory.
 
     Raises:
         InputError: the first such one.
@@ -93,7 +93,7 @@ class Attempts:
         self._warned: set[str] = set()
 
     def run(self) -> int:
-        """Trains to the end and returns the exit code.
+        """Trains to the end; returns 0, or `INTERRUPTED` after an interrupt.
 
         Raises:
             ClusterError: workers were lost again and again, or failed for a reason that would come again.
@@ -115,7 +115,7 @@ class Attempts:
                     return INTERRUPTED
                 if attempt.state == "failed":
                     raise ClusterError(f"the training ended: {attempt.reason}")
-                # Another checkpoint, also an older one where the newest was found damaged.
+                # A different checkpoint counts as progress, even an older one after the newest was found damaged.
                 further = self._folder.tokens_saved() != saved or self._last_step > before
                 if attempt.state == "done" and not further:
                     raise ClusterError(f"the workers ended, and no checkpoint is visible in {self._folder.path}")
@@ -135,7 +135,7 @@ class Attempts:
             shutil.rmtree(storage, ignore_errors=True)
 
     def _attempt(self, phase: TrainingPhase, storage: Path, progress: TrainingProgress) -> "tuple[AttemptEnd, bool]":
-        """Runs one attempt at `phase`; returns how it ended, and whether the user interrupted it."""
+        """Runs one attempt at `phase`; returns its end, and whether the user interrupted it."""
         from trainers.training import attempt  # imports torch
 
         handle, settings = self._handle, self._settings
@@ -180,9 +180,10 @@ class Attempts:
         ), False
 
     def _follow(self, is_over: threading.Event, progress: TrainingProgress) -> bool:
-        """Shows the attempt's progress until it is over; returns whether the user interrupted it."""
+        """Shows the attempt's progress until it ends; returns whether the user interrupted it."""
         until_s, last_s, last_bytes, told_s = math.inf, 0.0, 0, 0.0
-        # Not `Thread.join`: Python 3.11 takes a thread for ended whose join was interrupted (python/cpython#90882).
+        # `Thread.join` is not used: if a join is interrupted, Python 3.11 marks the thread as ended
+        # (python/cpython#90882).
         with counted_interrupts() as interrupts:
             while not is_over.is_set() and len(interrupts) < 2:
                 is_over.wait(_LOOK_S)
@@ -209,7 +210,7 @@ class Attempts:
         return bool(interrupts)
 
     def _show(self, progress: TrainingProgress) -> bool:
-        """Shows what is new; returns whether there is something."""
+        """Shows new records; returns whether there are any."""
         records = self._reader.read()
         self._checkpoints.add(records)
         progress.writing = self._checkpoints.progress()

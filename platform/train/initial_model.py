@@ -1,4 +1,4 @@
-"""The model in a transformers folder, with whose weights a training begins."""
+"""The model in a transformers folder whose weights a training starts from."""
 
 import functools
 import hashlib
@@ -24,10 +24,10 @@ _BLOCK_BYTES, _MOST_BLOCKS = 2**16, 2**12
 
 
 def recipe_of(text: str) -> Recipe:
-    """Returns the recipe of the model that the folder holds, with the defaults of its space.
+    """Returns the recipe of the folder's model, with the defaults of its space.
 
     Raises:
-        InputError: it holds no model that can be trained here.
+        InputError: the folder holds no model that can be trained here.
     """
     folder = user_path(text).absolute()
     if not (folder / "config.json").is_file():
@@ -46,11 +46,10 @@ def recipe_of(text: str) -> Recipe:
 
 
 def initial_weights(text: str, recipe: Recipe) -> str:
-    """Returns the folder's absolute path, after a check that it holds the recipe's model: the same mathematics, and
-    every tensor used.
+    """Returns the folder's absolute path after checking that it holds the recipe's model and that every tensor is used.
 
     Raises:
-        InputError: it holds none, or another one; each difference is named.
+        InputError: the folder holds no model or another one; the text names the differences.
     """
     folder, held = user_path(text).absolute(), recipe_of(text).model
     if held.architecture != recipe.model.architecture:
@@ -65,8 +64,10 @@ def initial_weights(text: str, recipe: Recipe) -> str:
 
 
 def weights_identity(text: str) -> str:
-    """Returns the hash of the weights in the folder, wherever it lies: of each file's size and of blocks at even
-    distances, which are all of a file up to 256 MiB and come to no more of a larger one.
+    """Returns a hash of the weights in the folder, independent of its path.
+
+    It covers each file's size and blocks at even distances: all of a file up to 256 MiB, at most as much of a larger
+    one.
 
     Raises:
         InputError: a file cannot be read.
@@ -87,7 +88,7 @@ def weights_identity(text: str) -> str:
 
 @functools.lru_cache(maxsize=4)  # a comparison makes many plans of one model
 def _reason(recipe: ModelSpec, held: ModelSpec, folder: Path) -> str:
-    """Asks a process that imports transformers, which this one does not."""
+    """Returns why the folder's model cannot be used, "" if it can. A subprocess imports transformers for this."""
     question = {"recipe": to_json(recipe), "held": to_json(held), "folder": str(folder)}
     try:
         completed = subprocess.run(

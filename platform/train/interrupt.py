@@ -1,4 +1,4 @@
-"""The end of a training at an interrupt: whether a checkpoint is saved in the time that is left, and what is told."""
+"""Handles an interrupt of a training: decides whether a checkpoint fits in the remaining time, and says so."""
 
 import dataclasses
 import math
@@ -11,11 +11,11 @@ from trainers.records.training import NotSaved, Record, Saved, Saving, Steps
 from trainers.records.training_files import CHECKPOINTS
 
 QUIET_S = 120.0
-"""Seconds, besides those of two steps, in which an interrupted training must record or write something."""
+"""An interrupted training must record or write something within these seconds plus those of two steps."""
 
 
 class CheckpointWatch:
-    """The state of a training's checkpoints, by its records and files."""
+    """The state of a training's checkpoints, from its records and files."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / CHECKPOINTS
@@ -25,7 +25,6 @@ class CheckpointWatch:
         self._step_s = 0.0
 
     def add(self, records: list[Record]) -> None:
-        """Takes new records in."""
         for record in records:
             match record:
                 case Saving():
@@ -41,11 +40,10 @@ class CheckpointWatch:
 
     @property
     def quiet_s(self) -> float:
-        """Seconds in which an interrupted training must record or write something."""
         return QUIET_S + 2 * self._step_s
 
     def written(self) -> int:
-        """Returns the bytes that lie on disk of the checkpoint that is being written; 0 where none is."""
+        """Returns the bytes on disk of the checkpoint being written; 0 if none is."""
         if self._saving is None:
             return 0
         try:
@@ -54,7 +52,7 @@ class CheckpointWatch:
             return 0
 
     def progress(self) -> str:
-        """Returns the state of the checkpoint that is being written, as a clause; "" where none is."""
+        """Returns the state of the checkpoint being written as a clause; "" if none is."""
         if self._saving is None:
             return ""
         gib = self.written() / 2**30
@@ -63,8 +61,9 @@ class CheckpointWatch:
         return f"{of_all} {size(self._saving.gib)} written{checked}"
 
     def answer(self, grace_s: float | None) -> "InterruptAnswer":
-        """Returns what an interrupt now leads to, where the machine is taken away `grace_s` seconds after it; None for
-        never.
+        """Returns the answer to an interrupt at this moment.
+
+        `grace_s` is the time in seconds until the machine is taken away; None for no limit.
         """
         left_s = math.inf if grace_s is None else grace_s
         in_time = "" if grace_s is None else f" if that takes less than the {duration(grace_s)} of --grace"
@@ -93,8 +92,6 @@ class CheckpointWatch:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class InterruptAnswer:
-    """The answer to an interrupt."""
-
     saves: bool
-    """Whether a further checkpoint is begun."""
+    """Whether a further checkpoint is started."""
     sentence: str

@@ -1,4 +1,4 @@
-"""The training's run in MLflow: a thread follows the records, and the run can be completed from them at any time."""
+"""The training's run in MLflow. A thread follows the records; the run can be completed from them at any time."""
 
 import contextlib
 import importlib
@@ -21,13 +21,13 @@ from trainers.records.training_lines import Reader, without_redone
 _LOOK_S = 2.0
 _RETRY_S = 30.0
 _LAST_WAIT_S = 30.0
-"""Time in which MLflow may catch up once the training is over."""
+"""Seconds in which MLflow may catch up after the training has ended."""
 _MOST_METRICS = 1000
-"""Metrics in one call: the number that every MLflow server accepts."""
+"""Largest number of metrics in one call that every MLflow server accepts."""
 
 
 class TrainingRun:
-    """A thread that keeps a training's run in MLflow up to date until it is closed. Its errors never end a training."""
+    """A thread that keeps a training's MLflow run up to date until it is closed. Its errors never end a training."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class TrainingRun:
         self._thread.start()
 
     def close(self, state: str, limit_s: float = _LAST_WAIT_S) -> None:
-        """Lets MLflow catch up for `limit_s`, with "FINISHED", "FAILED" or "KILLED" as the run's state."""
+        """Lets MLflow catch up for `limit_s` seconds; the run's state is then "FINISHED", "FAILED" or "KILLED"."""
         self._state = state
         self._is_over.set()
         self._thread.join(limit_s)
@@ -60,7 +60,7 @@ class TrainingRun:
             try:
                 self._keep_up_to_date()
                 return
-            except Exception as error:  # any error of MLflow where the server does not answer or refuses
+            except Exception as error:  # MLflow raises many kinds of errors if the server does not answer or refuses
                 if not self._is_warned:
                     self._is_warned = True
                     reason = without_secrets(" ".join(str(error).split())[:200], self._uri)
@@ -73,7 +73,7 @@ class TrainingRun:
     def _keep_up_to_date(self) -> None:
         run = _Run(self._plan, uri=self._uri, name=self._name, training_id=self._id, tags=self._tags)
         reader = Reader(self._records)
-        # Records that a later attempt replaced are left out where that attempt has begun.
+        # Records that a later attempt replaced are left out once that attempt has begun.
         run.log(without_redone(reader.read()))
         while not self._is_over.wait(_LOOK_S):
             run.log(reader.read())
@@ -82,7 +82,7 @@ class TrainingRun:
 
 
 class _Run:
-    """The run on a server, looked up by the training's id or created."""
+    """The run on a server, found by the training's id or created."""
 
     def __init__(self, plan: TrainingPlan, *, uri: str, name: str, training_id: str, tags: Mapping[str, str]) -> None:
         self._plan = plan
@@ -102,7 +102,7 @@ class _Run:
         self._logged = {key: self._last_step(key) for key in ("train_loss", "val_loss")}
 
     def _save_view(self, uri: str, name: str, training_id: str, experiment: Any) -> None:
-        """Stores the view of the training's losses, and names its address on the run's page."""
+        """Stores the view of the training's losses, and links it on the run's page."""
         key, state = views.training_view(name, training_id).tag
         if experiment.tags.get(key) != state:
             self._client.set_experiment_tag(experiment.experiment_id, key, state)
@@ -114,7 +114,7 @@ class _Run:
         return max((metric.step for metric in self._client.get_metric_history(self._id, key)), default=-1)
 
     def log(self, records: list[Record]) -> None:
-        """Logs the records that the run lacks; a repeated step has the same figures both times."""
+        """Logs the records that the run lacks. A repeated step has the same figures both times."""
         metric: Any = mlflow().entities.Metric
         now_ms = round(time.time() * 1000)
         metrics: list[Any] = []
@@ -125,7 +125,8 @@ class _Run:
                         metrics += [metric(key, value, now_ms, step) for key, value in values.items()]
                 self._logged["train_loss"] = max(self._logged["train_loss"], record.last_step)
             elif isinstance(record, Validated) and record.step > self._logged["val_loss"]:
-                # MLflow draws 320 points of each series and pairs two by step: held-out losses have an x of their own.
+                # MLflow draws 320 points of each series and pairs two series by step, so held-out losses need x values
+                # of their own.
                 values = {"val_loss": record.loss, "val_tokens": record.tokens, "val_hours": record.train_s / 3600}
                 values |= experts_of(record)
                 metrics += [metric(key, value, now_ms, record.step) for key, value in values.items()]
@@ -134,14 +135,15 @@ class _Run:
             self._client.log_batch(self._id, metrics=metrics[first : first + _MOST_METRICS])
 
     def end(self, state: str) -> None:
-        """Closes the run."""
         with contextlib.suppress(Exception):
             self._client.set_terminated(self._id, state)
 
 
 def experts_of(record: Validated) -> dict[str, float]:
-    """Returns the series of a model's experts at a held-out loss: tokens of the fullest over the mean and experts
-    without a token, of each block and of all; none for a model without experts.
+    """Returns the metrics of a model's experts at a held-out loss; empty for a model without experts.
+
+    They are the fullest expert's tokens over the mean, and the number of experts without a token, by block and over
+    all.
     """
     if not record.fullest:
         return {}
@@ -158,7 +160,7 @@ def experts_of(record: Validated) -> dict[str, float]:
 
 
 def series_of(record: Steps) -> list[tuple[int, dict[str, float]]]:
-    """Returns the values of each series by step: per-step values, and those of the whole record at its last step."""
+    """Returns metrics by step: values of each step, and at the last step also the record's own values."""
     series: list[tuple[int, dict[str, float]]] = []
     behind = len(record.losses)
     for i, loss in enumerate(record.losses):
@@ -179,7 +181,6 @@ def series_of(record: Steps) -> list[tuple[int, dict[str, float]]]:
 
 
 def parameters(plan: TrainingPlan) -> dict[str, str]:
-    """Returns the training's plan as MLflow parameters."""
     recipe, last = plan.recipe, plan.phases[-1]
     precision = f"{recipe.compute_precision} compute, {recipe.state_precision} states"
     values: dict[str, Any] = {

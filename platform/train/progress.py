@@ -1,4 +1,4 @@
-"""The progress of a training: one live line on a terminal, a line at intervals elsewhere."""
+"""The progress of a training: one live line on a terminal, else a line at intervals."""
 
 import sys
 import time
@@ -14,11 +14,11 @@ from trainers.records.training import Begun, NotSaved, Record, Saved, Saving, Se
 
 _LINE_EVERY_S = 30.0
 _RECENT_S = 60.0
-"""Window of the rate and of the time left."""
+"""Seconds over which rate and remaining time are computed."""
 
 
 class TrainingProgress:
-    """A display of the records as they arrive."""
+    """A display of records as they arrive."""
 
     def __init__(self, plan: TrainingPlan) -> None:
         self._plan = plan
@@ -27,7 +27,7 @@ class TrainingProgress:
         self._validated: Validated | None = None
         self._last_line_s = -_LINE_EVERY_S
         self.writing = ""
-        """The state of the checkpoint that is being written, a clause."""
+        """The state of the checkpoint being written, as a clause."""
         self._live = None
         if sys.stderr.isatty():
             console = Console(stderr=True, highlight=False, markup=False, emoji=False)
@@ -35,21 +35,19 @@ class TrainingProgress:
             self._live.start()
 
     def close(self) -> None:
-        """Leaves the last line where it is."""
+        """Ends the live display and prints its last line."""
         if self._live is not None:
             self._live.stop()
         if self._last is not None:
             print_line(self.line())
 
     def print_line(self, text: str) -> None:
-        """Prints a line beside the live one."""
         if self._live is not None:
             self._live.console.print(text)
         else:
             print_line(text)
 
     def add(self, records: list[Record]) -> None:
-        """Adds new records to the display."""
         for record in records:
             match record:
                 case Begun():
@@ -88,13 +86,13 @@ class TrainingProgress:
         return sum(len(steps.losses) * steps.tokens_per_step for steps in self._recent) / seconds if seconds else 0.0
 
     def _trained(self) -> str:
-        """Returns the words for those of the tokens that have a loss; empty where all have."""
+        """Returns text on the rate of tokens with a loss; "" if all tokens have one."""
         trained = [steps.trained_tokens for steps in self._recent if steps.trained_tokens is not None]
         seconds = sum(steps.steps_s for steps in self._recent)
         return f" ({figure(sum(trained) / seconds)} trained on)" if trained and seconds else ""
 
     def line(self) -> str:
-        """Returns the line: tokens, step, losses, rate and time left."""
+        """Returns the line: tokens, step, losses, rate and remaining time."""
         last = self._last
         assert last is not None
         remaining_tokens = max(0, self._plan.tokens - last.tokens)
@@ -107,7 +105,7 @@ class TrainingProgress:
             parts.append(f"held out {self._validated.loss:.4f}")
             if fullest := self._validated.fullest:
                 parts.append(f"fullest expert {max(fullest):.1f} x the mean, {sum(self._validated.empty)} empty")
-        if self._recent:  # none yet after a restart
+        if self._recent:  # empty after a restart
             parts.append(f"{figure(self.tokens_per_s)} tokens/s{self._trained()}")
         if remaining_tokens and self.tokens_per_s:
             parts.append(f"{duration(remaining_tokens / self.tokens_per_s)} left")

@@ -1,6 +1,4 @@
-"""Compares a training's throughput with what its search measured, and names the causes of a shortfall. Pure functions
-of the records.
-"""
+"""Compares a training's throughput with its search's measurement and names causes of a shortfall. Pure functions."""
 
 import dataclasses
 import statistics
@@ -11,27 +9,27 @@ from trainers.records.training import Begun, Record, Saved, Steps, Validated
 
 TOLERANCE = 0.05
 _LEAST_S = 60.0
-"""Time of steps before the first comparison: caches, clocks and compilers warm up in the first minute."""
+"""Seconds of steps before the first comparison, because caches, clocks and compilers warm up in the first minute."""
 _NOTABLE = 0.02
 """Least share of the time for which a cause is named."""
 _SLOW = 0.95
-"""Share of the other devices' matrix throughput, or of the search's, below which a device counts as slow."""
+"""A device is slow if its matrix throughput is below this share of the other devices' or of the search's."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Promise:
-    """The figures that the search measured."""
+    """The figures measured by the search."""
 
     tokens_per_s: float
     matmul_tflops: float | None
-    """Matrix throughput of a device; None where it was not measured."""
+    """TFLOP/s of a device in matrix products; None if not measured."""
 
 
 def shortfall(promise: Promise, records: Sequence[Record]) -> str:
-    """Returns a sentence on the throughput since the workers began, with the causes of a shortfall; "" where there is
-    none or it is too early to say.
+    """Returns a sentence on a throughput below the promise and its causes; "" if there is no shortfall or it is too
+    early.
 
-    `records` are those of one attempt, from its `Begun` on.
+    `records` are those of one attempt, beginning with its `Begun`.
     """
     first_record = next((record for record in records if isinstance(record, Begun)), None)
     steps = [record for record in records if isinstance(record, Steps)][1:]  # the first ones warm up
@@ -57,7 +55,7 @@ def shortfall(promise: Promise, records: Sequence[Record]) -> str:
 
 
 def _shares_outside_steps(after: Sequence[Record], steps: Sequence[Steps], wall_s: float) -> list[str]:
-    """Returns the shares of the time outside steps and of waiting for tokens, where they are notable."""
+    """Returns notable shares of the time spent on checkpoints, held-out losses and waiting for tokens."""
     shares = {
         "waiting for tokens (data)": sum(step.data_s for step in steps),
         "checkpoints": sum(record.stall_s for record in after if isinstance(record, Saved)),
@@ -68,9 +66,7 @@ def _shares_outside_steps(after: Sequence[Record], steps: Sequence[Steps], wall_
 
 
 def _slow_devices(promise: Promise, first_record: Begun) -> list[str]:
-    """Returns the nodes whose devices multiply matrices slower than the others; else a sentence where all are slower
-    than in the search (clocks).
-    """
+    """Returns a clause on each node with slower matrix products than the others, or on all being slower than before."""
     usual = statistics.median(first_record.matmul_tflops)
     slowest: dict[str, float] = {}
     for node, tflops in zip(first_record.nodes, first_record.matmul_tflops, strict=True):
@@ -87,7 +83,7 @@ def _slow_devices(promise: Promise, first_record: Begun) -> list[str]:
 
 
 def memory_growth(records: Sequence[Record]) -> str:
-    """Returns a sentence where peak memory still grew over the first 50 steps of an attempt; "" where it did not."""
+    """Returns a sentence if peak memory grew by over 1 % from the 10th to the 50th step of an attempt; "" otherwise."""
     steps = [record for record in records if isinstance(record, Steps)]
     if not steps or steps[-1].last_step - steps[0].first_step < 49:
         return ""

@@ -1,4 +1,4 @@
-"""A short trial training of a search's winner: a held-out loss, a checkpoint and 50 steps without growth of memory."""
+"""A short trial training of a search's winner: held-out loss, checkpoint, and 50 steps without growth of memory."""
 
 import math
 import shutil
@@ -17,14 +17,14 @@ from platform.train.training_session import opened
 from trainers.records.training import Record, Saved, Steps, Validated
 
 _STEPS = 51
-"""Optimizer steps of the trial training: memory is compared over 50."""
+"""Optimizer steps of the trial training; memory is compared over 50 of them."""
 
 
 def unsafe_reason(handle: ClusterHandle, study: Path) -> str:
-    """Trains the study's winner for some steps; returns why a long training would fail, "" where nothing indicates
-    that.
+    """Trains the study's winner for some steps; returns why a long training would fail, "" if nothing indicates a
+    failure.
 
-    The sentence names what was observed. The trial training's folder, inside the study's, is removed.
+    The trial training's folder, inside the study's folder, is removed.
     """
     out = study / "safe"
     shutil.rmtree(out, ignore_errors=True)  # left by a killed driver
@@ -66,7 +66,7 @@ def _run_trial(handle: ClusterHandle, study: Path, out: Path) -> str:
 
 
 def objection(records: Sequence[Record], *, memory_counts: bool) -> str:
-    """Returns what these records of a training's first steps show against a long training; "" for nothing."""
+    """Returns the problem that the records of a training's first steps show; "" if they show none."""
     validated = [record for record in records if isinstance(record, Validated)]
     losses = [loss for record in records if isinstance(record, Steps) for loss in record.losses]
     if not all(map(math.isfinite, (*losses, *(validation.loss for validation in validated)))):

@@ -11,13 +11,13 @@ class TrainingForm(TypedDict):
     """The state of a training."""
 
     folder: str
-    """Its folder."""
+    """The training's folder."""
     complete: bool
     """Whether all tokens are trained on."""
     tokens: int
-    """Tokens trained on, in all steps that are recorded."""
+    """Tokens trained on in all recorded steps."""
     trained_tokens: int | None
-    """Tokens of them that have a loss, where the data mark them; null where all have."""
+    """Tokens trained on that have a loss, if the data mark tokens; null if all have one."""
     tokens_saved: int
     """Tokens trained on at the newest checkpoint."""
     steps: int
@@ -29,11 +29,11 @@ class TrainingForm(TypedDict):
     train_s: float
     """Seconds of training."""
     attempts: int
-    """Number of times that it was begun or resumed."""
+    """Number of times that the training was begun or resumed."""
     checkpoint_stall_s: float | None
-    """Longest time for which a checkpoint held up the training; null before the first."""
+    """Longest time for which a checkpoint stopped the training; null before the first."""
     checkpoint: str
-    """The newest checkpoint; empty where there is none."""
+    """The newest checkpoint; empty if there is none."""
 
 
 def summary(folder: TrainingFolder, plan: TrainingPlan) -> TrainingForm:
@@ -62,7 +62,6 @@ def summary(folder: TrainingFolder, plan: TrainingPlan) -> TrainingForm:
 
 
 def closing_sentence(folder: TrainingFolder, result: TrainingForm) -> str:
-    """Returns the closing sentence."""
     if not result["steps"]:
         return f"No step is complete yet: the same command resumes the training in {folder.path}."
     losses = f"loss {figure(result['train_loss'])}"

@@ -1,4 +1,4 @@
-"""The target of a training: a study's winner or a layout file, with the speed that the search measured."""
+"""The target of a training: a study's winner or a layout file, with the speed measured by the search."""
 
 import dataclasses
 from pathlib import Path
@@ -18,7 +18,7 @@ from trainers.spec.recipe import Recipe
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """A layout with its recipe, batch point and measured speed as far as they are known."""
+    """A layout with its recipe, batch point and measured speed; unknown parts are None."""
 
     name: str
     folder: Path
@@ -27,17 +27,17 @@ class Target:
     recipe: Recipe | None = None
     batch: BatchPoint | None = None
     tokens_per_s: float | None = None
-    """Throughput that the search measured."""
+    """Throughput measured by the search."""
     matmul_peak_tflops: float | None = None
-    """Matrix throughput of the devices during the search."""
+    """Matrix throughput of a device during the search."""
     device_kind: str | None = None
-    """Kind of the devices in the search."""
+    """Kind of the search's devices."""
     caveats: tuple[str, ...] = ()
-    """The caveats of the search's result, a sentence each."""
+    """Caveats of the search's result, a sentence each."""
 
 
 def read_target(text: str, studies: Path, recipe_id: str | None, *, trusted: bool = False) -> Target:
-    """Returns the target that the user named: a study's winner or a layout file.
+    """Returns the target named by the user: a study's winner or a layout file.
 
     Raises:
         InputError: there is no such study or file, the study has no winner, or it is another user's and not `trusted`.
@@ -96,7 +96,7 @@ def _of_file(path: Path, *, trusted: bool) -> Target:
 
 
 def _with_promise(target: Target, history: History) -> Target:
-    """Returns the target with the speed and devices from the study that contains its file."""
+    """Returns the target with speed and devices from the study that contains its file."""
     if history.header is not None:
         target = dataclasses.replace(target, device_kind=history.header.cluster.device_kind)
     for measurement in history.measurements:

@@ -1,4 +1,4 @@
-"""Describes the token files of a training when it begins, and compares them when it is resumed."""
+"""Describes the token files of a training at its beginning, and compares them when it resumes."""
 
 import dataclasses
 import hashlib
@@ -17,11 +17,12 @@ _BLOCK_BYTES = 2**16
 
 
 def content_of(source: ParquetTokens, *, verify: bool) -> DataContent:
-    """Returns what the files of `source` hold; sizes, times and some blocks of them are looked at. With `verify` all
-    bytes are read, and compared with the hashes of the folder's index where it has them.
+    """Returns the content of the files of `source`, from their sizes, times and some blocks.
+
+    With `verify`, all bytes are read and compared with the hashes of the folder's index if it has them.
 
     Raises:
-        InputError: a file is not as its index says.
+        InputError: a file differs from its index.
         OSError: a file cannot be read.
     """
     index = read_index(source.path) if source.path.is_dir() else None
@@ -49,13 +50,12 @@ def content_of(source: ParquetTokens, *, verify: bool) -> DataContent:
 
 
 def checked_content(source: ParquetTokens, before: DataContent | None, *, verify: bool) -> DataContent:
-    """Returns what the files of `source` hold, after a check that it is what they held `before`; None for a new
-    training.
+    """Returns the content of the files of `source`, checked against their content `before` (None for a new training).
 
-    Where files were written since, everything is read if their hashes are known, and else this is said.
+    Files written since then are read completely if their hashes are known; otherwise a remark is printed.
 
     Raises:
-        InputError: they hold something else, or `verify` is asked of files whose hashes are not known.
+        InputError: the content differs, or `verify` is set for files without known hashes.
         OSError: a file cannot be read.
     """
     if before is None:
@@ -84,17 +84,12 @@ def checked_content(source: ParquetTokens, before: DataContent | None, *, verify
 
 
 def file_sha256(path: Path) -> str:
-    """Returns the hash of a file.
-
-    Raises:
-        OSError: it cannot be read.
-    """
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _block_sha256(paths: list[Path], sizes: list[int]) -> tuple[str, ...]:
-    """Returns the hashes of blocks at places that the sizes alone determine."""
+    """Returns the hashes of blocks at positions that depend only on the sizes."""
     ends = list(itertools.accumulate(sizes))
     places = random.Random(ends[-1])
     hashes: list[str] = []

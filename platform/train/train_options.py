@@ -17,10 +17,10 @@ _count, _whole_count = whole_number(1), whole_number(0)
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class PhaseOption:
-    """A phase, as given by `--phase`."""
+    """A phase given by `--phase`."""
 
     tokens: int
-    """Length of the phase, in tokens."""
+    """Length of the phase in tokens."""
     global_batch: int
     layout: Path | None = None
     """File with the phase's layout; None for the training's layout."""
@@ -42,8 +42,6 @@ def _phase(text: str) -> PhaseOption:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class TrainOptions:
-    """The options of one call."""
-
     target: str = argument(metavar="STUDY|FILE", about="a study whose winner is trained, or a layout.json")
     config: Path | None = config_field()
     tokens: int = option(read=_count, metavar="N", about="tokens to train on, as in 2e9 or 2B")

@@ -23,23 +23,21 @@ from trainers.spec.errors import MissingFileError
 
 
 class TrainingFolder:
-    """The folder of one training."""
-
     def __init__(self, path: Path, *, trusted: bool = False) -> None:
-        """Opens a folder, or the place of a new one.
+        """Opens a folder, which may not exist yet.
 
         Raises:
-            InputError: it holds a link, or is another user's and not `trusted`.
+            InputError: the folder has a link in it, or belongs to another user and is not `trusted`.
         """
         admit(path, (*OWN_FILES, CHECKPOINTS), trusted=trusted)
         self.path = path
 
     @contextlib.contextmanager
     def locked(self) -> Generator[None]:
-        """Creates the folder where it is missing, and locks it against other drivers.
+        """Creates the folder if it is missing, and locks it against other drivers.
 
         Raises:
-            InputError: it cannot be made, a file in it is none of a training, or another process trains in it.
+            InputError: the folder cannot be created or is not a training's, or another process trains in it.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -61,7 +59,7 @@ class TrainingFolder:
         """Returns the plan with which the training began; None for a new one.
 
         Raises:
-            InputError: the file cannot be read, or is of another version.
+            InputError: the file cannot be read, or has another format.
         """
         stored = self._stored()
         if stored is None:
@@ -77,7 +75,7 @@ class TrainingFolder:
             raise InputError(f"{path} cannot be used ({error}): train into another --out") from error
 
     def _stored(self) -> dict[str, Any] | None:
-        """Returns what stands in the plan's file; None where there is none."""
+        """Returns the content of the plan's file; None if there is none."""
         path = self.path / PLAN
         try:
             return read_json(path)
@@ -87,16 +85,16 @@ class TrainingFolder:
             raise InputError(f"{error}: train into another --out") from error
 
     def write_plan(self, plan: TrainingPlan) -> None:
-        """Writes the plan; a resumed training may differ from its first plan in layouts and batch points only.
+        """Writes the plan. A resumed training may only change layouts and batch points of its first plan.
 
         Raises:
-            InputError: something else differs.
+            InputError: anything else differs.
         """
         before = self.plan()
         if before is not None:
             unknown = {
                 name: None for name in ("data_content", "validation_content") if getattr(before, name) is None
-            }  # a version that did not look wrote the plan
+            }  # an older version did not record it
             old_mathematics, new_mathematics = before.mathematics, dataclasses.replace(plan, **unknown).mathematics
             if changed := [name for name in new_mathematics if new_mathematics[name] != old_mathematics[name]]:
                 raise InputError(
@@ -108,15 +106,15 @@ class TrainingFolder:
             part.write_text(json.dumps(stored, indent=1) + "\n")
 
     def identity(self) -> str:
-        """Returns the id by which the training's run in MLflow is looked up; empty before `write_plan`."""
+        """Returns the id that marks the training's run in MLflow; "" before `write_plan`."""
         stored = self._stored()
         return "" if stored is None else str(stored.get("id", ""))
 
     def next_attempt(self) -> int:
-        """Begins a new attempt and returns its number; workers of older attempts stop writing.
+        """Begins a new attempt and returns its number; workers of older attempts then stop writing.
 
         Raises:
-            InputError: the file of the last one's number holds none, or cannot be written.
+            InputError: the file with the last number is invalid or cannot be written.
         """
         path = self.path / ATTEMPT
         number = last_attempt(path) + 1
@@ -126,7 +124,7 @@ class TrainingFolder:
         return number
 
     def ask_to_stop(self, *, saves: bool = True) -> None:
-        """Requests that the attempt ends, and `saves` a checkpoint before.
+        """Requests that the attempt ends; with `saves`, after saving a checkpoint.
 
         Raises:
             InputError: the file cannot be written.
@@ -136,7 +134,6 @@ class TrainingFolder:
 
     @property
     def records(self) -> Path:
-        """The file that the workers write records to."""
         return self.path / RECORDS
 
     def read_records(self) -> list[Record]:
@@ -144,10 +141,10 @@ class TrainingFolder:
         return without_redone(Reader(self.records).read())
 
     def newest_checkpoint(self) -> Path | None:
-        """Returns the folder of the newest checkpoint whose files are there in full; None where there is none at all.
+        """Returns the folder of the newest checkpoint with all its files; None without any checkpoint.
 
         Raises:
-            InputError: there are some, and none is whole.
+            InputError: there are checkpoints, but none is complete.
         """
         try:
             return checkpoints.newest(self.path / CHECKPOINTS)
@@ -155,11 +152,10 @@ class TrainingFolder:
             raise InputError(str(error)) from error
 
     def verified_checkpoint(self) -> tuple[Path | None, list[checkpoints.Damage]]:
-        """Returns the newest checkpoint of which every byte is as it was written, None where there is none at all, and
-        the newer ones that are damaged.
+        """Returns the newest checkpoint whose every byte is as written (None without any), and the damaged newer ones.
 
         Raises:
-            InputError: there are some, and none is whole.
+            InputError: there are checkpoints, but none is undamaged.
         """
         try:
             return checkpoints.newest_whole(self.path / CHECKPOINTS, checkpoints.damage)
@@ -167,15 +163,14 @@ class TrainingFolder:
             raise InputError(str(error)) from error
 
     def tokens_saved(self) -> int:
-        """Returns the number of tokens that the newest checkpoint was trained on; 0 where there is none.
+        """Returns the number of tokens trained on at the newest checkpoint; 0 without one.
 
         Raises:
-            InputError: there are some, and none is whole.
+            InputError: there are checkpoints, but none is complete.
         """
         newest = self.newest_checkpoint()
         return 0 if newest is None else checkpoints.read_manifest(newest).tokens
 
 
 def steps_of(records: list[Record]) -> list[Steps]:
-    """Returns the records of optimizer steps, in order."""
     return [record for record in records if isinstance(record, Steps)]

@@ -1,4 +1,4 @@
-"""The `Plan` made from options and target: recipe, phases with fitting batch points, schedule, held-out data."""
+"""Makes the `TrainingPlan` from options and target: recipe, phases with batch points, schedule, held-out data."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -27,15 +27,16 @@ _FINAL_SHARE = {"constant": 1.0, "cosine": 0.1, "wsd": 0.0}
 _MOST_HELD_OUT_SHARE = 0.05
 _MOST_HELD_OUT_TOKENS = 2**20
 _VALIDATIONS = 20
-"""Validations in a training, unless the user sets their number."""
+"""Default number of validations in a training."""
 
 
 def make_plan(options: TrainOptions, target: Target, before: TrainingPlan | None, tokens_done: int = 0) -> TrainingPlan:
-    """Returns the plan that the options describe. `before` is the plan of a training that is resumed after
-    `tokens_done`, None for a new training.
+    """Returns the plan that the options describe.
+
+    `before` is the plan of a training that resumes after `tokens_done` tokens; None for a new training.
 
     Raises:
-        InputError: something cannot be, in one sentence.
+        InputError: the options cannot be combined or the model cannot be trained.
     """
     base = target.recipe or (before and before.recipe)
     if base is None and options.start_from is not None:
@@ -45,7 +46,7 @@ def make_plan(options: TrainOptions, target: Target, before: TrainingPlan | None
             f"{options.target} holds a layout without a recipe, and there is no training in its folder to resume:"
             " give the layout.json of a search, a study, or the folder of a model by --start-from"
         )
-    if before is not None or target.tokens_per_s is not None:  # it was built
+    if before is not None or target.tokens_per_s is not None:  # the model was built before
         return _planned(options, target, base, before, tokens_done)
     with BuildQuestion((base.model,), str(options.target)) as builder:
         plan = _planned(options, target, base, before, tokens_done)
@@ -67,7 +68,8 @@ def _planned(
                 options, target, recipe, {end: finished_phases[end] for end in finished_phases if end <= tokens_done}
             )
         )
-        data.source(recipe, held_out=0 if validation.data else validation.sequences)  # refuses what is too small
+        # Raises an error if the data are too small.
+        data.source(recipe, held_out=0 if validation.data else validation.sequences)
         for phase in phases:
             if reason := standing_refusal(recipe, phase.layout, phase.layout.world_size):
                 raise InputError(reason)
@@ -106,7 +108,7 @@ def _recipe(options: TrainOptions, base: Recipe) -> Recipe:
 
 
 def _initial_weights(options: TrainOptions, recipe: Recipe, before: TrainingPlan | None, tokens_done: int) -> str:
-    """Returns the folder of the initial weights, which a training that has gone on from them need not have any more."""
+    """Returns the folder of the initial weights, which need not exist once a resumed training has used it."""
     if options.start_from is None:
         return ""
     path = str(user_path(options.start_from).absolute())
@@ -116,7 +118,7 @@ def _initial_weights(options: TrainOptions, recipe: Recipe, before: TrainingPlan
 
 
 def _content(options: TrainOptions, recipe: Recipe, before: DataContent | None) -> DataContent | None:
-    """Returns what the recipe's token files hold, checked against what they held `before`; None for the stream."""
+    """Returns the content of the recipe's token files, checked against `before`; None for the stream."""
     source = data.plain_source(recipe)
     return checked_content(source, before, verify=options.verify_data) if isinstance(source, ParquetTokens) else None
 
@@ -136,7 +138,7 @@ def _schedule(options: TrainOptions) -> LearningRateSchedule:
 def _phases(
     options: TrainOptions, target: Target, recipe: Recipe, finished_phases: Mapping[int, TrainingPhase]
 ) -> Iterator[TrainingPhase]:
-    """Yields the phases in order. `finished_phases`, by the token count at which they end, stay as they were run."""
+    """Yields the phases in order. `finished_phases`, by the token count of their end, are kept as they ran."""
     end = 0
     for phase in options.phases:
         end += phase.tokens
@@ -157,11 +159,13 @@ def _phases(
 
 
 def batch_for(recipe: Recipe, layout: Layout, global_batch: int, measured: BatchPoint | None) -> BatchPoint:
-    """Returns the batch point with `global_batch` on `layout`. Its micro-batch is the largest divisor up to the
-    measured one, which fits in memory; 1 where none was measured.
+    """Returns the batch point with `global_batch` on `layout`.
+
+    Its micro-batch is the largest divisor of the rank's batch up to the measured one, which is known to fit; 1 if none
+    was measured.
 
     Raises:
-        InputError: the data-parallel ranks do not share the global batch evenly.
+        InputError: the data-parallel ranks do not divide the global batch.
     """
     rank_batch, remainder = divmod(global_batch, layout.data_parallel)
     if remainder or not rank_batch:

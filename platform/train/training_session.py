@@ -33,7 +33,6 @@ class OpenTraining:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all tokens are trained on."""
         return self.plan.phase_at(self.folder.tokens_saved()) is None
 
 
@@ -41,7 +40,7 @@ def train(options: TrainOptions) -> int:
     """Begins a training, or resumes the one in the folder; returns the exit code.
 
     Raises:
-        InputError: a mistake of the user's, before any device is touched.
+        InputError: the user made a mistake; raised before any device is used.
         ClusterError: the cluster is at fault.
     """
     with opened(options) as training:
@@ -63,7 +62,7 @@ def opened(options: TrainOptions) -> Generator[OpenTraining]:
     """Locks the training's folder and yields it with the plan that the options describe.
 
     Raises:
-        InputError: a mistake of the user's.
+        InputError: the user made a mistake.
     """
     uri = check_uri(os.environ.get("MLFLOW_TRACKING_URI") or default_uri(options.studies))
     target = read_target(options.target, options.studies, options.recipe, trusted=options.trust)
@@ -85,8 +84,9 @@ def opened(options: TrainOptions) -> Generator[OpenTraining]:
 def train_on(
     handle: ClusterHandle, training: OpenTraining, *, name: str = "", tags: Mapping[str, str] | None = None
 ) -> int:
-    """Trains on the connected cluster and returns the exit code. `name` and `tags` are those of the MLflow run, whose
-    name is the folder's by default.
+    """Trains on the connected cluster and returns the exit code.
+
+    `name` and `tags` are those of the MLflow run; by default it has the folder's name.
 
     Raises:
         InputError: a layout cannot run there.
@@ -112,7 +112,7 @@ def train_on(
 
 
 def _promise(target: Target, plan: TrainingPlan) -> Promise | None:
-    """Returns the search's figures for the plan's one batch point; None for several, or where none was measured."""
+    """Returns the search's figures for the plan's only batch point; None for several points or if not measured."""
     if target.tokens_per_s is None or [phase.batch for phase in plan.phases] != [target.batch]:
         return None
     return Promise(tokens_per_s=target.tokens_per_s, matmul_tflops=target.matmul_peak_tflops)

@@ -1,1 +1,1 @@
-"""`python -m platform.validate`: other people's tables read, the cost model scored and searches replayed on them."""
+"""`python -m platform.validate`: reads published tables, scores the cost model and replays searches on them."""

@@ -31,7 +31,7 @@ from platform.validate.validation_tables import show, show_rows
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ValidateOptions:
-    """The options of one call."""
+    """Options of one call."""
 
     tables: tuple[Path, ...] = argument(nargs="+", metavar="TABLE.csv", about="measured tables")
     calibrate: int = option(0, metavar="K", about="measure K configurations a cell, as a search would")
@@ -52,7 +52,7 @@ PARSER = CommandParser(ValidateOptions, prog="python -m platform.validate", desc
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command. Returns the exit code: 0, or 2 for a user's mistake."""
+    """Runs the command. Returns the exit code: 0, or 2 for invalid input."""
     return exit_code_of(lambda: _run(PARSER.read(arguments)))
 
 

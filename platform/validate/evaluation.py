@@ -1,6 +1,4 @@
-"""Predicts the runs of a measured table, each cell separately, and pairs predictions with measurements (see
-`scores`).
-"""
+"""Predicts the runs of a measured table, each cell separately; pairs predictions with measurements (see `scores`)."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -18,7 +16,7 @@ from platform.validate.readings import predict_read
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Scored:
-    """Runs with their predictions; arrays have one row per run, NaN where the run printed no figure."""
+    """Runs with their predictions; arrays have one row per run, NaN if the run has no measured figure."""
 
     runs: Sequence[PublishedRun]
     measured_s: Array
@@ -32,11 +30,11 @@ class Scored:
     predicted_gib: Array
     predicted_fits: Mask
     ok_probability: Array
-    """Probability of running within memory, with the allocator's pools."""
+    """Probability of running within memory, including the allocator's pools."""
     rate: Array
-    """Model FLOPs per second and device at one second per step, which makes times of different models comparable."""
+    """FLOP/s per device at one second per step (model FLOPs), which makes times of different models comparable."""
     used: Mask
-    """Rows that were used for calibration and are not scored."""
+    """Rows used for calibration, which are not scored."""
 
 
 STATED = (
@@ -44,13 +42,11 @@ STATED = (
     "matmul_precision",
     "precision", "seq_parallel", "flash_attention", "attention", "loss",
 )  # fmt: skip
-"""Columns by which configurations differ even where the predictor maps them to the same value."""
+"""Columns that distinguish configurations even if the predictor treats their values the same."""
 
 
 def merged(runs: Sequence[PublishedRun]) -> list[PublishedRun]:
-    """Returns identical configurations of a cell as one run: median time and memory, out of memory if most of them
-    were.
-    """
+    """Merges identical configurations of a cell: median time and memory; out of memory if most of the runs were."""
     groups: dict[tuple[object, ...], list[PublishedRun]] = {}
     for run in resolved(runs):
         stated = tuple(run.row.get(name, "") for name in STATED)
@@ -73,18 +69,18 @@ def merged(runs: Sequence[PublishedRun]) -> list[PublishedRun]:
 
 
 def model_flops(run: PublishedRun) -> float:
-    """Returns the model FLOPs of a step; attention counts with its lower triangle only."""
+    """Returns the model FLOPs of a step; attention counts only its lower triangle."""
     tokens = run.values["global_batch"] * run.values["seq_len"]
     return run.model.flops_per_token(int(run.values["seq_len"])) * tokens
 
 
 def predicted(runs: Sequence[PublishedRun]) -> Prediction:
-    """Returns the prediction of each run, averaged over the readings of what its row leaves open."""
+    """Returns the prediction of each run, averaged over the readings of facts that its row does not state."""
     return predict_read([run.values for run in runs], [run.readings for run in runs])
 
 
 def score_table(runs: Sequence[PublishedRun], *, num_calibrate: int = 0) -> Scored:
-    """Predicts merged `runs`, each cell calibrated by `num_calibrate` of its own configurations."""
+    """Predicts merged `runs`, each cell calibrated with `num_calibrate` of its own configurations."""
     prediction = predicted(runs)
     measured = _measured_s(runs)
     used = np.zeros(len(runs), dtype=bool)
@@ -99,7 +95,7 @@ def score_table(runs: Sequence[PublishedRun], *, num_calibrate: int = 0) -> Scor
 
 
 def score_by_others(runs: Sequence[PublishedRun], teaching: Sequence[PublishedRun]) -> Scored:
-    """Predicts merged `runs` after learning from the measurements of `teaching`, which are runs of other cells."""
+    """Predicts merged `runs`, calibrated with the measurements of `teaching`, runs of other cells."""
     prediction = predicted(runs)
     timed = [run for run in teaching if run.step_time_s is not None]
     both = [*timed, *runs]
@@ -111,7 +107,7 @@ def score_by_others(runs: Sequence[PublishedRun], teaching: Sequence[PublishedRu
 
 
 def join(parts: Sequence[Scored]) -> Scored:
-    """Returns the rows of all `parts`, one after the other."""
+    """Concatenates the rows of all `parts`."""
     arrays = [field.name for field in dataclasses.fields(Scored) if field.name != "runs"]
     return Scored(
         runs=[run for part in parts for run in part.runs],
@@ -120,7 +116,7 @@ def join(parts: Sequence[Scored]) -> Scored:
 
 
 def _times(prediction: Prediction) -> Array:
-    """Returns [figures, rows]: median, both ends of the interval, and mean of the step time."""
+    """Returns [figures, rows]: median, lower end, upper end and mean of the step time, s."""
     return np.array([prediction.step.total_s, prediction.low_s, prediction.high_s, prediction.expected_s])
 
 
@@ -150,8 +146,8 @@ def _scored(runs: Sequence[PublishedRun], prediction: Prediction, times: Array, 
 
 
 def _printed_gib(runs: Sequence[PublishedRun], memory: PeakMemory) -> Array:
-    """Returns the predicted peak of each run, of the kind and rank that the run prints: this project's runs print the
-    fullest rank's peak, others mostly the first rank's.
+    """Returns the predicted peak of each run for the kind of peak and the rank that the run reports: the fullest rank
+    in this project's runs, usually the first rank in others.
     """
     kinds = np.array([run.peak_kind for run in runs])
     of_this_project = np.array([bool(run.row.get("engine")) for run in runs])
@@ -170,10 +166,10 @@ def cells_of(runs: Sequence[PublishedRun]) -> dict[tuple[str, ...], list[int]]:
 
 
 def _search(runs: Sequence[PublishedRun], measured: Array, budget: int) -> tuple[list[int], Prediction]:
-    """Measures `budget` of the runs as a search does: always the unmeasured run that could be fastest if it does not
-    stall (lowest 80 % end).
+    """Selects `budget` runs as a search would: always the unmeasured run with the lowest lower end of the 80 % interval
+    without stalls. Returns (positions of the selected runs, prediction calibrated with them).
 
-    Runs without a time (out of memory) are never chosen: they carry no information about time.
+    Runs without a time (out of memory) are never selected, because they give no information about time.
     """
     columns, prediction = from_rows([run.values for run in runs]), predicted(runs)
     places = gp_inputs_of_rows([axes_of(run) for run in runs], columns, prediction)
@@ -190,9 +186,7 @@ def _search(runs: Sequence[PublishedRun], measured: Array, budget: int) -> tuple
 
 
 def constant_mfu(scored: Scored) -> Scored:
-    """Returns the baseline: one share of the peak for all rows, fitted to the same rows (median), without memory or
-    interval.
-    """
+    """Returns the baseline: one fraction of the peak for all rows (the rows' median), without memory and intervals."""
     peak = np.array([run.values["peak_flops"] for run in scored.runs])
     unit = scored.rate / peak
     timed = np.isfinite(scored.measured_s) & ~scored.used

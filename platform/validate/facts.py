@@ -1,7 +1,7 @@
-"""Facts in the words of a table's row, as columns: the one place where prose is read.
+"""Extracts facts from a row's prose and writes them into columns. No other module reads prose.
 
-Tables of others state facts in `source` and `notes`. `normalized` writes them into columns of fixed words and numbers,
-once, when a table is read; all that follows reads columns. A stated cell stands, whatever the words.
+Published tables state facts in `source` and `notes`. `normalized` converts them into columns with fixed words and
+numbers when a table is read; all other code reads columns. A value stated in a column has priority over prose.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ STUDIES = (
     ("other", r"kempner ?forge", "kempnerforge"),
     ("other", r"xtuner", "xtuner"),
 )
-"""(software, pattern of words, stack) of studies and years whose software has facts of its own."""
+"""(software, pattern of words, stack) for studies and years whose software has its own facts."""
 _SOFTWARE = (
     (r"llm-foundry|mosaicml", "llm-foundry"),
     (r"torchtitan", "torchtitan"),
@@ -52,7 +52,7 @@ _SOFTWARE = (
     ("", "other"),
 )
 WORDS = ("source", "notes")
-"""Columns of prose."""
+"""Columns with prose."""
 _OFF = r"(?:n\b|no\b|off\b|false|none|0\b|disabled|not (?:set|used|on|enabled)\b)"
 _NOT = rf"(?![ :=]*(?:(?:is|was) )?{_OFF})"
 _EXCHANGE = r"overlap[-_ ](?:grad|param|dp|all)\w*(?:[-_ ](?:reduc\w+|gather\w*|scatter))*"
@@ -80,8 +80,8 @@ _COLUMNS: Mapping[str, tuple[tuple[str, str | None], ...]] = {
     "padded_vocab": ((r"vocab\w*(?: size)? (?:is |was )?padded to (\d+)", None),),
     "launch_blocking": ((r"cuda_launch_blocking=1", "yes"),),
     "checkpoint_blocks": ((r"checkpoint-num-layers=(\d+)", None),),
-    # The unreleased ZeRO-3 branch of BigScience's first table kept them on the host unless a row states otherwise: 48
-    # sequences of 64 blocks would fill 51 GB of a 32 GB device.
+    # BigScience's first table used an unreleased ZeRO-3 branch with checkpoint inputs on the host, unless a row states
+    # otherwise: 48 sequences of 64 blocks would fill 51 GB of a 32 GB device.
     "checkpoint_inputs": (
         (rf"^(?!.*(?:no checkpoint-in-cpu|pa_cpu=n)).*(?:{_INPUTS_ON_HOST})", "host"),
         (
@@ -108,16 +108,16 @@ _COLUMNS: Mapping[str, tuple[tuple[str, str | None], ...]] = {
         (r"model flops", "megatron_model"),
     ),
 }
-"""(pattern of words, value) by column: the first match counts; None stands for the pattern's group."""
+"""(pattern of words, value) by column. The first match counts; None stands for the text of the pattern's group."""
 _EAGER = (
     r"hf trainer|pytorch eager|eager (?:mode|execution|pytorch)|(?:no|without) (?:torch.)?compile\b"
     r"|torch.compile[ :=]+(?:no|off|false|none|0)\b"
 )
 _COMPILES = r"torch.compile|compiled"
 _FUSED_LOSS = r"fused cross|fused loss|fused kernels|liger"
-"""Words of stacks that use FlashAttention's cross-entropy or a similar one."""
+"""Words for stacks that use FlashAttention's cross-entropy or a similar one."""
 _SIMULATED = r"config\w*(?: files?)? (?:give|state)s? intra"
-"""Words of rows whose link figure comes from a simulator's configuration."""
+"""Words for rows whose link rate comes from a simulator's configuration."""
 _PRECISIONS = (
     (r"float8|fp8", "fp8"),
     (r"bf16|bfloat16", "bf16"),
@@ -125,19 +125,21 @@ _PRECISIONS = (
     (r"tf32", "tf32"),
     (r"fp32|float32", "fp32"),
 )
-"""Patterns of a precision, whose name here is that of the products: "bf16, float8 products" has the narrower type."""
+"""Patterns of precisions, narrowest first: for "bf16, float8 products" the precision is that of the products."""
 _SCALINGS = (
     (r"row[-_ ]?wise|per[-_ ]row", "rowwise"),
     (r"block[-_ ]?(?:wise|scal\w+)|1 ?x ?128|128 ?x ?128|mxfp8", "blockwise"),
     (r"tensor[-_ ]?wise|per[-_ ]tensor|(?:delayed|current)[-_ ]scaling", "tensorwise"),
 )
-"""Patterns of what has one scale in FP8."""
+"""Patterns for the granularity of FP8 scales."""
 NOTED = {name: axis.note for name, axis in axes_of(Layout).items() if axis.note and axis.column == "kernels"}
-"""Axes that this project's own tables state in their notes."""
+"""Axes that this project's tables state in their notes."""
 
 
 def noted_column(axis: str) -> str:
-    """Returns the column of an axis that notes state, of its name unless tables have the number of experts there."""
+    """Returns the column of an axis stated in notes. The column has the axis's name, except if published tables use
+    this name for the number of experts.
+    """
     return "experts_kernel" if axis == "experts" else axis
 
 
@@ -149,8 +151,8 @@ def _match(text: str, patterns: tuple[tuple[str, str | None], ...]) -> str:
 
 
 def noted_kernels(notes: str) -> dict[str, str]:
-    """Returns the layout's kernels that the notes of a row of this project state, by axis: the measurement table has no
-    column for them. Axes that are not stated are at their defaults.
+    """Returns the layout's kernels by axis from the notes of this project's row, because the measurement table has no
+    columns for them. Axes at their defaults are omitted.
     """
     return {
         name: value
@@ -161,7 +163,6 @@ def noted_kernels(notes: str) -> dict[str, str]:
 
 
 def mlp_of(notes: str) -> str:
-    """Returns the layout's `mlp` from the notes of a row."""
     return noted_kernels(notes).get("mlp", "plain")
 
 
@@ -170,7 +171,7 @@ def _software(row: Row, text: str) -> str:
     if stated or row.get("engine"):
         return next((stack for name, words, stack in STUDIES if name == stated and re.search(words, text)), stated)
     if "bigscience" in text and row["strategy"] == "ddp" and ("megatron-lm" in text or "ds=n" in text):
-        return "megatron-lm"  # the runs with Megatron-LM alone or DeepSpeed off
+        return "megatron-lm"  # runs with plain Megatron-LM, or with DeepSpeed switched off
     named = _match(text, _SOFTWARE)
     studies = (study for study in STUDIES if named == "other" or study[0] in (named, "other"))
     return next((stack for _, words, stack in studies if re.search(words, text)), named)
@@ -182,20 +183,20 @@ def _is_eager(row: Row, text: str) -> bool:
         return True
     software, stated = row.get("software", ""), row.get("compile", "").lower()
     if stated == "none" and software in names() and fact(software, "compiles", "none") != "none":
-        return not row.get("fused")  # what it fuses is what it compiles
+        return not row.get("fused")  # this software fuses by compiling
     plain = software in ("huggingface", "lightning") and not row.get("fused")
     return plain and row.get("compile", "") in ("", "none") and not re.search(_COMPILES, text)
 
 
 def _node(row: Row, text: str) -> str:
-    with contextlib.suppress(ValueError):  # of a device that is not known: reading the row says so
+    with contextlib.suppress(ValueError):  # unknown device: reading the row reports it
         memory_gb = None if row.get("engine") else number(row, "gpu_mem_gb")
         return find_node(text, find_device_by_memory(row.get("gpu", ""), memory_gb).name) or ""
     return ""
 
 
 def _facts(row: Row, text: str) -> dict[str, str]:
-    """Returns the facts in a row and its words, by column; "" for what they do not say."""
+    """Returns the facts in a row and its prose by column; "" for facts that they do not state."""
     precision, model = row.get("precision", "").lower(), row.get("model", "").lower().replace("-", "")
     facts = {
         "software": _software(row, text),
@@ -210,7 +211,7 @@ def _facts(row: Row, text: str) -> dict[str, str]:
         "architecture": max((name for name in architectures.names() if name in model), key=len, default=""),
     }
     if facts["node"] == "jean-zay-a100" and "bigscience" in text:
-        # Its large runs hung without it (train/tr11-176B-ml/tr11-176B-ml.slurm: "do not remove").
+        # Its large runs hung without this setting (train/tr11-176B-ml/tr11-176B-ml.slurm: "do not remove").
         facts["launch_blocking"] = "yes"
     if not row.get("attention_kernel") and not row.get("attention") and "flash" in text:
         facts["flash_attention"] = "yes"
@@ -226,16 +227,16 @@ _READ = (
 
 @functools.lru_cache(maxsize=4096)
 def _facts_of(text: str, cells: tuple[tuple[str, str], ...]) -> dict[str, str]:
-    """Returns `_facts` of a row's words and of the cells that it reads, which many rows of a table share."""
+    """Returns `_facts`, cached by prose and by the columns in `_READ`, which many rows of a table share."""
     return _facts(dict(cells), text)
 
 
 def normalized(row: Row) -> Row:
-    """Returns `row` with the facts in its words as columns; `from_words` lists those that were blank.
+    """Returns `row` with the facts in its prose as columns; `from_words` lists the columns that were blank.
 
-    Two stated cells change: the software of a study that has a stack of its own becomes that stack, and a link's figure
-    out of a simulator's configuration goes. NVLink is wired into an SXM board: a simulator's slower figure is the rate
-    at which it expects collectives to run.
+    Two stated values change. Software with a separate stack for a study is replaced by that stack. A link rate from a
+    simulator's configuration is removed: it is the rate at which the simulator expects collectives to run, whereas the
+    NVLink of an SXM board is hard-wired.
     """
     text = " ".join(row.get(name, "") for name in WORDS).lower()
     if year := row.get("year"):

@@ -1,4 +1,4 @@
-"""Readers of a published row: its columns, and the stack's usual settings for what they do not state."""
+"""Reads a published row's columns, with the stack's usual settings for missing facts."""
 
 import math
 from typing import Any
@@ -23,9 +23,9 @@ EAGER_SOFTMAX_S = constants.number("published", "EAGER_SOFTMAX_S")
 UNFUSED_LAUNCHES = constants.words("published", "UNFUSED_LAUNCHES")
 FUSED_ATTENTION = ("flash1", "flash2", "flash3", "flash4", "sdpa", "flex", "te")
 _STATES = (("adafactor", 0.0), ("lion", 1.0), ("muon", 1.0), ("sgd", 1.0))
-"""fp32 states of a parameter beside its master copy under optimizers other than Adam: a momentum, or factored ones."""
+"""fp32 states per parameter besides its master copy for optimizers other than Adam (a momentum, or factored)."""
 _PRECISIONS = {"mxfp8": "fp8", **{name: name for name in ("fp8", "bf16", "fp16", "tf32", "fp32")}}
-"""Types of products, and each one's name in this project."""
+"""Types of matrix products and their names in this project."""
 
 
 def precision_of(row: Row) -> tuple[str, float, float]:
@@ -39,9 +39,7 @@ def precision_of(row: Row) -> tuple[str, float, float]:
 
 
 def is_flash(row: Row, cluster: ClusterSpec) -> bool:
-    """Returns whether attention is fused: as the row states, or because this is usual for the software or for devices
-    newer than A100.
-    """
+    """Returns whether attention is fused: as stated, else as usual for the software, or for devices newer than A100."""
     if row.get("attention_kernel"):
         return row["attention_kernel"] in FUSED_ATTENTION
     if row.get("flash_attention") or row.get("attention"):
@@ -52,15 +50,15 @@ def is_flash(row: Row, cluster: ClusterSpec) -> bool:
 
 
 def compile_of(row: Row) -> str:
-    """Returns the parts given to torch.compile as a value of the layout's axis; "yes" means what the software compiles,
-    whole blocks where that is not known.
+    """Returns the parts given to torch.compile as a value of the layout's axis. "yes" becomes the parts that the
+    software compiles, or whole blocks if unknown.
     """
     stated = row.get("compile", "")
     return str(fact(software_of(row), "compiles", "block")) if stated.lower() == "yes" else stated or "none"
 
 
 def stack_features(row: Row, work: TrainingWork, cluster: ClusterSpec, split: float) -> dict[str, float]:
-    """Returns the features of a row's software, which replace those of this project's engines.
+    """Returns the features of the row's software, which replace those of this project's engines.
 
     Every engine of this project reduces and sums in the states' type. Stacks with fused attention are newer than
     DeepSpeed 0.6.
@@ -125,8 +123,8 @@ def stack_features(row: Row, work: TrainingWork, cluster: ClusterSpec, split: fl
 
 
 def _flash_rate(row: Row, cluster: ClusterSpec) -> float:
-    """Returns the rate of fused attention over that of the cluster's devices, which is already the stack's own where it
-    has a kernel of its own: a row that states another one has that one's.
+    """Returns the rate of the row's fused attention divided by the rate in `cluster`, which already includes the
+    software's own kernel if it has one.
     """
     software, kernel, architecture = software_of(row), row.get("attention_kernel", ""), cluster.device.architecture
     ratio = flash_ratio(software, architecture)
@@ -137,15 +135,15 @@ def _flash_rate(row: Row, cluster: ClusterSpec) -> float:
 
 
 def _host_costs(row: Row, *, fused: bool) -> dict[str, float]:
-    """Returns the columns of `STACK_HOST`: zeros where launches are counted, estimates from the count of kernels, with
-    their deviation, where a stack's host time was never measured.
+    """Returns the `STACK_HOST` columns: zero if launches are counted, else the measured host time of the stack or,
+    without one, an estimate from the number of kernels with its deviation.
     """
     software = software_of(row)
     if not fused or row.get("engine") or not fact(software, "by_modules", False):
         return dict.fromkeys(STACK_HOST, 0.0)
     costs = stack_costs(software)
     kernels = FUSED_LAUNCHES + sum(UNFUSED_LAUNCHES[name] for name in unfused_of(row))
-    # Where the stack's fused softmax does not support a shape, its passes move as many bytes but are several modules.
+    # For shapes that the stack's fused softmax does not support, the passes move as many bytes in several modules.
     softmax = EAGER_SOFTMAX_S if row.get("attention_kernel") == "eager" else 0.0
     return {
         **{name: costs[name] for name in STACK_HOST},
@@ -156,7 +154,7 @@ def _host_costs(row: Row, *, fused: bool) -> dict[str, float]:
 
 
 def _pace(software: str, engine: str, split: float) -> dict[str, float]:
-    """Returns the columns of how a run's host and device wait for each other. DeepSpeed's engine runs the passes of
+    """Returns the columns on how the host and the device wait for each other. DeepSpeed's engine runs the passes of
     Megatron-LM's modules without Megatron-LM's timers and optimizer.
     """
     waits = engine == "megatron" and bool(fact(software, "waits_each_pass", False))
@@ -166,8 +164,8 @@ def _pace(software: str, engine: str, split: float) -> dict[str, float]:
 
 
 def _pieces(row: Row, split: float) -> str:
-    """Returns the key of `ROUNDING` for tensors that come and go within a step. A stack may free those of tensor
-    parallelism's collectives late, between those of many sizes that blocks save where they are not recomputed.
+    """Returns the key of `ROUNDING` for temporary tensors of a step. Some stacks free the buffers of tensor-parallel
+    collectives late, among saved block tensors of many sizes if blocks are not recomputed.
     """
     late = split > 1 and row["activation_ckpt"] != "full" and fact(software_of(row), "frees_late", False)
     return "late_blocks" if late else "transient_blocks"
@@ -176,8 +174,9 @@ def _pieces(row: Row, split: float) -> str:
 def _loss_bytes(row: Row, loss: str, work: TrainingWork, split: float) -> dict[str, float]:
     """Returns the columns of the bytes that the loss holds and moves, per logit of this rank's share.
 
-    Where a stack gathers logits over tensor parallelism, every rank also holds the other ranks' logits, as received and
-    concatenated. A loss in parts holds one part's logits, and the hidden states' gradient in fp32 and in its own type.
+    If a stack gathers logits over tensor parallelism, every rank also holds the other ranks' logits, as received and
+    concatenated. A chunked loss holds the logits of one chunk, and the gradient of the hidden states in fp32 and in its
+    own type.
     """
     software, model = software_of(row), work.model
     logit = logit_bytes(loss, work.compute_bytes, split=split > 1 and bool(row.get("engine")))
@@ -192,23 +191,21 @@ def _loss_bytes(row: Row, loss: str, work: TrainingWork, split: float) -> dict[s
 
 
 def splits_sequence(row: Row, split: float) -> bool:
-    """Returns whether tensor parallelism splits the sequence too: as stated, else as is usual for the software."""
+    """Returns whether tensor parallelism also splits the sequence: as stated, else as usual for the software."""
     if row.get("seq_parallel"):
         return row["seq_parallel"] == "yes"
     return split > 1 and (bool(row.get("engine")) or float(fact(software_of(row), "sequence_parallel", False)) > 0.5)
 
 
 def unfused_of(row: Row) -> tuple[str, ...]:
-    """Returns those of norm, rope and mlp that are several kernels in the stack, unless the row states that they are
-    fused.
-    """
+    """Returns which of norm, rope and mlp run as several kernels in the stack and are not stated as fused."""
     fused = row.get("fused", "").split(";")
     return tuple(name for name in fact(software_of(row), "unfused", ()) if name not in fused)
 
 
 def loss_of(row: Row, flash: bool) -> str:
-    """Returns the kind of loss: torch's own, unless the stack has another together with fused attention; one that it
-    compiles with the model runs as torch's own where nothing is compiled.
+    """Returns the kind of loss. Rows of this project state it. Other stacks use torch's loss ("kept"), or their own
+    together with fused attention; a loss that they compile with the model runs as torch's if nothing is compiled.
     """
     if row.get("engine"):
         if row.get("loss") == "chunked" and row.get("bare_loop"):
@@ -221,14 +218,14 @@ def loss_of(row: Row, flash: bool) -> str:
 
 
 def modules_of(row: Row) -> Architecture | None:
-    """Returns the row's architecture where transformers' modules run; None where other modules do."""
+    """Returns the row's architecture if transformers' modules run; None for other modules."""
     if not (row.get("engine") or row.get("eager") == "yes"):
         return None
     return architecture_of(row["architecture"]) if row.get("architecture") else None
 
 
 def checkpoint_device_share(row: Row, split: float) -> float:
-    """Returns the share of checkpoints' saved data that stays on the device: inputs may be sharded over the
+    """Returns the share of saved checkpoint data that stays on the device. Inputs may be sharded over the
     tensor-parallel ranks, or offloaded to the host.
     """
     share = float(fact(software_of(row), "selective_share", 1.0))
@@ -238,15 +235,13 @@ def checkpoint_device_share(row: Row, split: float) -> float:
 
 
 def padded(vocab_size: int, split: float) -> float:
-    """Returns the vocabulary with the padding of Megatron-LM and software built on it (`--make-vocab-size-divisible-by
-    128`).
-    """
+    """Returns the vocabulary size padded as by Megatron-LM and others (`--make-vocab-size-divisible-by 128`)."""
     return vocab_size if vocab_size % 8 == 0 else math.ceil(vocab_size / (128 * split)) * 128 * split
 
 
 def _vocabulary(row: Row, vocab_size: int, split: float) -> float:
-    """Returns the words of all tensor-parallel ranks: as stated, padded, or as many as divide among them; modules of
-    transformers have those of the table.
+    """Returns the vocabulary size over all tensor-parallel ranks: as stated, unchanged for modules of transformers,
+    else padded or rounded down to a multiple of the ranks.
     """
     if stated := number(row, "padded_vocab"):
         return stated
@@ -259,7 +254,7 @@ def _vocabulary(row: Row, vocab_size: int, split: float) -> float:
 def moments_of(row: Row, model: ModelSpec, stages: float) -> float:
     """Returns the number of fp32 states per parameter besides the master copy, on the first stage.
 
-    The 8-bit optimizer holds two states of one byte each, but the embedding's in fp32 (bitsandbytes,
+    The 8-bit optimizer holds two states of one byte each, except fp32 states for the embedding (bitsandbytes,
     `StableEmbedding`).
     """
     stated = row.get("optimizer", "")
@@ -270,10 +265,10 @@ def moments_of(row: Row, model: ModelSpec, stages: float) -> float:
 
 
 def sharing_ranks(row: Row, dp: float) -> float | None:
-    """Returns the number of ranks that share one copy of the sharded states, where the row states it.
+    """Returns the number of ranks that share one copy of the sharded states; None if the row does not state it.
 
     Raises:
-        ValueError: this number does not divide the data-parallel ranks.
+        ValueError: the number does not divide the data-parallel ranks.
     """
     stated = number(row, "zero_group")
     if stated is None:

@@ -1,7 +1,7 @@
-"""Readings of facts that a row leaves open: each value that the fact may have, with its chance.
+"""Readings of facts that a row does not state: the possible values and their probabilities.
 
-A prediction is the mean over the readings, and their spread widens its interval: the facts' effects on the logarithm of
-the step time are taken for independent.
+A prediction is the mean over the readings, and their spread widens its interval. The effects of different facts on the
+logarithm of the step time are assumed to be independent.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ FLASH_CHANCE = constants.number("readings", "FLASH_CHANCE")
 CUDNN_CHANCE = constants.number("readings", "CUDNN_CHANCE")
 EITHER = constants.number("readings", "EITHER")
 Readings = Sequence[tuple[Row, float]]
-"""Rows that state a fact that another leaves open, each with its chance."""
+"""Copies of a row, each with one value of an open fact, with the probability of the value."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +38,7 @@ class Reading:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Size:
-    """The size of a run, which decides what facts matter to it."""
+    """The size of a run, which decides which facts affect it."""
 
     layers: int
     stages: float
@@ -50,9 +50,7 @@ class Size:
 
 
 def open_facts(row: Row, cluster: ClusterSpec, size: Size) -> Iterator[tuple[str, Readings]]:
-    """Yields (fact, its readings) for each fact that `row` leaves open, its software does not settle, and its run would
-    notice.
-    """
+    """Yields (fact, readings) for each fact that affects the run and is given neither by `row` nor by its software."""
     software = software_of(row)
 
     def either(column: str, first: str, second: str, chance: float) -> tuple[str, Readings]:
@@ -79,8 +77,9 @@ def open_facts(row: Row, cluster: ClusterSpec, size: Size) -> Iterator[tuple[str
 
 
 def recomputation_chances(capacity_gib: float, needed_gib: Sequence[float]) -> list[float]:
-    """Returns the chance of each of several ways to recompute, from the least to the most: that of the least with which
-    the run fits. One error of the predicted memory, `UNSTATED_SIGMA` in log space, is common to all of them.
+    """Returns the probability of each way to recompute, ordered from least to most recomputation: the probability that
+    it is the first with which the run fits. All ways share one error of the predicted memory, with a log deviation of
+    `UNSTATED_SIGMA`.
     """
     fits = normal_cdf(np.log(capacity_gib / np.asarray(needed_gib)) / UNSTATED_SIGMA)
     within = np.maximum.accumulate(fits[:-1])

@@ -1,4 +1,4 @@
-"""The software that made a row of a measurement table, and its engine."""
+"""The software behind a row of a measurement table, and its engine."""
 
 from collections.abc import Mapping
 
@@ -10,17 +10,17 @@ from platform.validate.facts import STUDIES
 from trainers.spec.engines import is_path
 
 STAGES: Mapping[str, int] = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3}
-"""Strategy -> sharding stage."""
+"""Sharding stage by strategy."""
 STRATEGIES = tuple(STAGES)
 SHARDED_WHOLE = ("fsdp", "hsdp")
-"""Strategies that shard parameters too, over all ranks or groups of them, by blocks."""
+"""Strategies that also shard parameters, by blocks, over all ranks or groups of ranks."""
 
 CURRENT = tuple(name for name in names() if name not in [stack for *_, stack in STUDIES])
-"""Software as it is now."""
+"""Software in its present version, without the stacks of single studies."""
 
 
 def software_of(row: Row) -> str:
-    """Returns the software of a row, a name in `stacks.json`; other software where a row states none.
+    """Returns the software of a row, a name in `stacks.json`; "other" if the row states none.
 
     Raises:
         ValueError: the row states unknown software.
@@ -32,17 +32,15 @@ def software_of(row: Row) -> str:
 
 
 def stage_of(strategy: str, software: str, stages: float) -> int:
-    """Returns the sharding stage of a strategy beside `stages` of a pipeline: of a software whose FSDP keeps parameters
-    gathered between a pipeline's micro-batches, stage 2.
+    """Returns the sharding stage of a strategy in a pipeline of `stages`. If the software's FSDP keeps parameters
+    gathered between a pipeline's micro-batches, it is stage 2.
     """
     keeps = stages > 1 and strategy in SHARDED_WHOLE and fact(software, "keeps_parameters", True)
     return STAGES[strategy] - bool(keeps)
 
 
 def data_parallelism_of(row: Row) -> str:
-    """Returns the engine's name: as stated in the project's own tables, else the engine of the row's software for its
-    strategy.
-    """
+    """Returns the engine: as stated in the project's own tables, else that of the row's software for its strategy."""
     strategy = row["strategy"]
     if strategy not in STRATEGIES:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""A measured table read into rows, whose facts are columns (`facts`)."""
+"""Reads a measured table into rows with facts as columns (`facts`)."""
 
 import collections
 import csv
@@ -20,16 +20,16 @@ _CODES = (
     "checkpoint_inputs", "float8_scaling",
     "regathers", "schedule", "bucket_sizes", "bare_loop", "flops", "node", "architecture",
 )  # fmt: skip
-"""Columns of fixed words, whose case does not matter."""
+"""Columns of fixed words, in which upper and lower case are equal."""
 _MOST_BYTES = 2**30
-"""Size of a table up to which it is read."""
+"""Largest size of a readable table, bytes."""
 
 
 def read_rows(path: pathlib.Path) -> list[Row]:
-    """Returns the rows of a table, with what their words say as columns.
+    """Returns the rows of a table, with the facts in their prose as columns.
 
     Raises:
-        InputError: no such file, or it lacks columns that the model needs.
+        InputError: the file does not exist, or it lacks columns that the model needs.
     """
     try:
         table = open_plain(path, links=True, most_bytes=_MOST_BYTES)

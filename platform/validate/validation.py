@@ -1,4 +1,4 @@
-"""The report of a validation: figures over a table and by cell, a baseline's beside them, and the rows left out."""
+"""The report of a validation: scores over the table and by cell, those of a baseline, and the rows left out."""
 
 import collections
 import contextlib
@@ -34,45 +34,42 @@ JSON_KEYS = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class CellReport:
-    """The figures of one cell."""
+    """Scores of one cell."""
 
     cell: tuple[str, ...]
     ours: Scores
     baseline: Scores
     alone: bool = True
-    """Whether it differs from every other cell in more than its recipe."""
+    """Whether the cell differs from every other cell in more than its recipe."""
 
     @property
     def label(self) -> str:
-        """The cell in words."""
         return label_of(self.cell, alone=self.alone)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """The results of a validation."""
-
     overall: Scores
     baseline: Scores
     cells: tuple[CellReport, ...]
     left_out: tuple[tuple[str, int], ...]
-    """(reason, rows), the most frequent first."""
+    """(reason, number of rows), most frequent first."""
     num_small: int
-    """Number of configurations in cells smaller than the least size."""
+    """Number of configurations in cells below the least size."""
     assumed: tuple[tuple[str, int], ...]
-    """(assumption about what rows leave out, scored configurations), the most frequent first."""
+    """(assumption about facts that a row does not state, number of scored configurations), most frequent first."""
     num_rows: int
     num_merged_away: int
     scored: Scored
     unmeasured: Scored | None
-    """Rows left out only because they have no measurement: predicted, and shown among the rows."""
+    """Rows without a measurement that could otherwise be read: predicted, and shown among the rows."""
 
 
 def validate(rows: Sequence[Row], *, num_calibrate: int = 0, min_cell: int = 1) -> Report:
-    """Scores all rows that can be interpreted, in cells of at least `min_cell` configurations.
+    """Scores all rows that can be read as runs, in cells of at least `min_cell` configurations.
 
     Raises:
-        InputError: none can, or no cell is so large.
+        InputError: no row can be read, or no cell is large enough.
     """
     read = _interpreted(rows)
     all_runs = merged(read.runs)
@@ -118,7 +115,7 @@ def validate(rows: Sequence[Row], *, num_calibrate: int = 0, min_cell: int = 1) 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class _Interpreted:
-    """The rows of a table as runs, and the reasons why some are none."""
+    """The rows of a table as runs, and the reasons for the other rows."""
 
     runs: list[PublishedRun]
     unmeasured: list[PublishedRun]
@@ -128,10 +125,10 @@ class _Interpreted:
 
 
 def _interpreted(rows: Sequence[Row]) -> _Interpreted:
-    """Returns all rows, interpreted as far as possible.
+    """Reads all rows as runs where possible.
 
     Raises:
-        InputError: none can.
+        InputError: no row can be read.
     """
     read = _Interpreted(runs=[], unmeasured=[], reasons=collections.Counter(), left_out_cells=collections.Counter())
     reader = RowReader()
@@ -150,7 +147,7 @@ def _interpreted(rows: Sequence[Row]) -> _Interpreted:
 
 
 def _without_memory(baseline: Scores) -> Scores:
-    """Returns the baseline's scores without intervals and memory, which a constant share does not predict."""
+    """Returns the baseline's scores without intervals and memory, which a constant MFU does not predict."""
     return dataclasses.replace(
         baseline,
         memory_ape_median=None,
@@ -162,12 +159,12 @@ def _without_memory(baseline: Scores) -> Scores:
 
 
 class ScoresForm(TypedDict):
-    """Scores of predictions beside measurements; null where there is nothing to score. Errors are relative."""
+    """Scores of predictions against measurements; null if there is nothing to score. Errors are relative."""
 
     rows_scored: int
-    """Configurations."""
+    """Number of scored configurations."""
     rows_left_out: int
-    """Rows that cannot be read as runs."""
+    """Number of rows that cannot be read as runs."""
     step_time_ape_median: float | None
     """Median error of the step time."""
     step_time_ape_mean: float | None
@@ -177,32 +174,32 @@ class ScoresForm(TypedDict):
     rank_correlation: float | None
     """Spearman's rank correlation of speeds."""
     regret_median: float | None
-    """Share of speed that the predicted best loses, the median over cells."""
+    """Relative extra time of the predicted best over the true best, median over cells."""
     regret_mean: float | None
-    """The same, the mean over cells."""
+    """Relative extra time of the predicted best over the true best, mean over cells."""
     oom_first_choices: int
-    """Cells whose predicted best ran out of memory."""
+    """Number of cells whose predicted best ran out of memory."""
     oom_precision: float | None
-    """Share of predicted out-of-memory errors that are."""
+    """Share of predicted out-of-memory errors that were measured."""
     oom_recall: float | None
-    """Share of out-of-memory errors that are predicted."""
+    """Share of measured out-of-memory errors that were predicted."""
     interval_coverage: float | None
     """Share of step times within their 80 % interval."""
     interval_half_width_median: float | None
     """Median half width of the interval."""
     near_best_ape_median: float | None
-    """Median error of the rows near their cell's best."""
+    """Median error of the rows near the best of their cell."""
     oom_missed: int
-    """Out-of-memory errors that are not predicted."""
+    """Number of measured out-of-memory errors that were not predicted."""
     oom_false_alarms: int
-    """Predicted out-of-memory errors that are none."""
+    """Number of predicted out-of-memory errors that did not happen."""
 
 
 class CellForm(ScoresForm):
     """The scores of one cell."""
 
     cell: list[str]
-    """Model, device, number of devices, length, global batch, and the recipe where it is named."""
+    """Model, device, number of devices, sequence length, global batch, and the recipe if the table names it."""
 
 
 class ValidationForm(TypedDict):
@@ -215,7 +212,7 @@ class ValidationForm(TypedDict):
 
 
 def to_json(report: Report) -> dict[str, Any]:
-    """Returns the report as the object that `--json` prints."""
+    """Returns the report as the JSON object that `--json` prints."""
 
     def figures(values: Scores) -> dict[str, Any]:
         return {key: getattr(values, key) for key in JSON_KEYS}

@@ -1,4 +1,4 @@
-"""The tables of a validation, for a terminal."""
+"""Prints a validation as tables in a terminal."""
 
 import itertools
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from platform.validate.validation import CellReport, Report
 from trainers.spec.layout_axes import MODEL_PARALLEL
 
 _WIDE = 72
-"""Width of a terminal below which the tables leave out constant MFU by cell and a row's interval."""
+"""Terminal width below which the tables omit constant MFU by cell and the interval of a row."""
 
 _STATED = {
     "flash_attention": "flash {}",
@@ -27,7 +27,7 @@ _STATED = {
     "offload": "offload {}",
     "compression": "{}",
 }
-"""Columns that a row may leave out, `mlp` of its notes, and the text for each value."""
+"""Columns that a row may leave out (`mlp` comes from its notes), and the text for each value."""
 
 
 def _percent(value: float | None, digits: int = 1) -> str:
@@ -58,11 +58,11 @@ _FIGURES = (
 
 
 _CONTRADICTS = "contradicts itself"
-"""Text that begins the note of a row whose figures exclude each other."""
+"""Beginning of the note on a row whose figures exclude each other."""
 
 
 def _aspects(run: PublishedRun) -> tuple[str, ...]:
-    """Returns the aspects that tell one configuration from another, in words; "" for an aspect without a value."""
+    """Returns the aspects that distinguish configurations, as text; "" for an aspect without a value."""
     row, values = {**run.row, "mlp": str(run.layout["mlp"])}, run.values
     stated = {
         name: value
@@ -97,15 +97,13 @@ def _row(scored: Scored, position: int, label: str) -> tuple[str, ...]:
 
 
 def _verdict(probability: float) -> str:
-    """Returns text such as "ok 98 %", with the probability of running within memory; near the edge no verdict."""
+    """Returns text such as "ok 98 %" (probability of running within memory); "open" if neither outcome is sure."""
     word = "ok" if probability >= SURE else "OOM" if probability <= 1 - SURE else "open"
     return f"{word} {100 * probability:.0f} %"
 
 
 def show_rows(report: Report, console: Console) -> None:
-    """Prints each configuration by the aspects that differ in the table, measured beside predicted; unmeasured ones
-    last.
-    """
+    """Prints each configuration by the aspects that differ in the table, measured beside predicted, unmeasured last."""
     scored_tables = [scored for scored in (report.scored, report.unmeasured) if scored]
     aspects = [_aspects(run) for scored in scored_tables for run in scored.runs]
     differs = [len(set(values)) > 1 for values in zip(*aspects, strict=True)]
@@ -130,7 +128,6 @@ def show_rows(report: Report, console: Console) -> None:
 
 
 def show(report: Report, console: Console, *, num_calibrate: int) -> None:
-    """Prints the report as tables."""
     overall = report.overall
     method = f"{num_calibrate} configurations a cell measured" if num_calibrate else "zero-shot"
     console.print(
@@ -165,7 +162,6 @@ def show(report: Report, console: Console, *, num_calibrate: int) -> None:
 
 
 def _show_cells(cells: Sequence[CellReport], console: Console) -> None:
-    """Prints one row for each cell."""
     wide = console.width >= _WIDE
     brackets = " (constant MFU in brackets; it knows neither memory nor intervals)" if wide else ""
     console.print(f"\nBy cell{brackets}", highlight=False)

@@ -1,1 +1,1 @@
-"""The engines' contract: every engine, stage and degree trains as one plain process does."""
+"""The engines' contract: every engine, stage and degree trains like one plain process."""

@@ -1,4 +1,4 @@
-"""Adapters on two ranks: cases, faults, the work of a rank, and a model in one process whose weights are merged."""
+"""Adapters on two ranks: cases, faults, the work of a rank, and a model in one process with merged weights."""
 
 # pyright: reportPrivateUsage=false
 
@@ -37,7 +37,7 @@ MODELS = {
     "wide gpt2": dataclasses.replace(NARROW["gpt2"], name="wide gpt2", hidden_size=64, ffn_size=0),
 }
 DEVIATION = 0.2
-"""Deviation of an adapter's second layer: at its first zeros the first one has no gradient."""
+"""Deviation of an adapter's second layer. With its usual zeros the first layer has no gradient."""
 _DDP: dict[str, Any] = {"engine": "ddp", "attention": "sdpa"}
 _STAGE_2: dict[str, Any] = {"engine": "fsdp", "zero_stage": 2, "attention": "sdpa"}
 _STAGE_3: dict[str, Any] = {"engine": "fsdp", "zero_stage": 3, "attention": "sdpa"}
@@ -94,7 +94,7 @@ ON_FOUR = (
     _case("wide llama", {**_STAGE_3, "dp_replicate": 2, "dp_shard": 2}, adapter="qlora_4"),
     _case("wide gpt2", {**_STAGE_2, "dp_shard": 4, "grad_sync": "every"}, adapter="qlora_4"),
 )
-"""Every family, and degrees beside each other."""
+"""Every family, and combinations of degrees."""
 FAULTS = (
     _case("llama", {**_DDP, "dp_replicate": 2}, fault="a frozen norm moves"),
     _case("llama", {**_STAGE_3, "dp_shard": 2}, fault="not divided by the rank"),
@@ -106,7 +106,7 @@ FAULTS = (
 
 
 def run(cases: list[MeshCase]) -> list[dict[str, Any]]:
-    """Runs the cases of one rank from adapters of which both layers are drawn; see `mesh_group.run_all`."""
+    """Runs the cases of one rank, starting from adapters with two random layers; see `mesh_group.run_all`."""
     results: list[dict[str, Any]] = []
     for case in cases:
         with mock.patch.object(weights, "first_deviation", lambda *_: DEVIATION), _planted(case.fault):
@@ -151,7 +151,7 @@ def _in_bf16(adapted: Any) -> Any:
 
 
 def merged(case: MeshCase) -> Trained:
-    """Trains the plain model in one process by the gradients of its merged weights, base and adapters in fp32."""
+    """Trains the plain model in one process with the gradients of its merged weights; base and adapters are fp32."""
     trained_recipe = dataclasses.replace(case.recipe, compute_precision="fp32")
     model = dense_model(dataclasses.replace(trained_recipe, adapter="none", lora_targets="all-linear", lora_alpha=32.0))
     base = {name: parameter.detach() for name, parameter in model.named_parameters()}
@@ -178,8 +178,8 @@ def merged(case: MeshCase) -> Trained:
 
 
 def _by_torchao(weight: torch.Tensor, precision: str) -> torch.Tensor:
-    """Returns the values of a weight in NF4, as torchao has it, but for its mean of scales in fp32, whose last bit
-    follows from the order of a sum.
+    """Returns the values of a weight in torchao's NF4, except that the mean of the scales is fp32, whose last bit
+    depends on the order of a sum.
     """
     from torchao.quantization.quantize_.workflows.nf4.nf4_tensor import to_nf4
 
@@ -212,7 +212,7 @@ class _Holder(torch.nn.Module):
 
 
 def differences(trained: Trained, expected: Trained, *, tolerance: float) -> list[str]:
-    """Returns a sentence for each difference of a run from `expected`; weights that do not train must stay alike."""
+    """Returns a sentence for each difference of a run from `expected`; frozen weights must be equal."""
     wrong: list[str] = []
     if trained.gradients.keys() != expected.gradients.keys():
         wrong.append(f"other parameters train: {sorted(trained.gradients.keys() ^ expected.gradients.keys())[:4]}")

@@ -1,4 +1,4 @@
-"""Balance of experts by hand, for a plain transformers model in one process that has a step's whole batch at once."""
+"""Balance of experts computed by hand, for a plain transformers model in one process with the whole batch of a step."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from trainers.spec.recipe import Recipe
 
 
 class DenseBalance:
-    """Counts and balances the routers of a transformers model, which it makes compute as its `Recipe` says."""
+    """Counts and balances the routers of a transformers model, changing its computation to fit the `Recipe`."""
 
     def __init__(self, model: torch.nn.Module, recipe: Recipe) -> None:
         self._recipe = recipe
@@ -44,7 +44,9 @@ class DenseBalance:
         return torch.bincount(chosen.flatten(), minlength=self._recipe.model.num_experts).float()
 
     def loss(self) -> Tensor | float:
-        """Returns the balance loss of the last pass: the mean over blocks of E x sum of shares and probabilities."""
+        """Returns the last pass's balance loss: the mean over blocks of E x the sum over experts of share x
+        probability.
+        """
         if self._recipe.balance_loss != "aux":
             return 0.0
         of_blocks = [
@@ -54,7 +56,7 @@ class DenseBalance:
         return self._recipe.rate_of_balance * sum(of_blocks) / len(of_blocks)
 
     def step(self) -> None:
-        """Moves the biases by the tokens of the last pass."""
+        """Updates the biases from the tokens of the last pass."""
         if self._recipe.balance_loss == "bias":
             for router in self._scores:
                 counts = self._counts(router)

@@ -1,4 +1,4 @@
-"""Layouts of two and four ranks that exchange heads for the tokens of their sequences, and faults that must show."""
+"""Layouts of two and four ranks that exchange heads for tokens of their sequences, and faults to be detected."""
 
 import dataclasses
 import itertools
@@ -44,7 +44,7 @@ _FAULTY: Mapping[str, str] = {
     "sinks of the first heads": "gpt_oss",
     "positions not cut": "llama",
 }
-"""Faults, each with the model in which it is planted, on two ranks."""
+"""Faults on two ranks, each with its model."""
 
 
 def _case(name: str, mask: str, layout: Mapping[str, Any], fault: str = "") -> MeshCase:
@@ -53,7 +53,7 @@ def _case(name: str, mask: str, layout: Mapping[str, Any], fault: str = "") -> M
 
 
 def quick(world_size: int) -> list[MeshCase]:
-    """Returns the cases of so many ranks that run at every change, with the faults where these are two."""
+    """Returns the cases of this number of ranks that run at every change; for two ranks also the faults."""
     faulty = _FAULTY.items() if world_size == 2 else ()
     return [
         *(_case(name, mask, layout) for name, mask, layout in _ROWS[world_size]),
@@ -62,8 +62,8 @@ def quick(world_size: int) -> list[MeshCase]:
 
 
 def product() -> list[MeshCase]:
-    """Returns a case on four ranks of every model with an attention of its own, mask, engine and degree that is not
-    refused; kernels and checkpointing alternate.
+    """Returns a case on four ranks for every allowed combination of attention, mask, engine and degree; kernels and
+    checkpointing alternate.
     """
     names = (*MODELS, "qwen2", "phi3", "cohere2", "ministral3", "gemma3_text", "granite", "mixtral", "gpt_oss")
     engines = ({**_DDP}, {"zero_stage": 2}, {"zero_stage": 3})

@@ -1,4 +1,4 @@
-"""Layouts of two and four ranks that share out experts, and faults that must show."""
+"""Layouts of two and four ranks with expert parallelism, and faults that must be detected."""
 
 import dataclasses
 import itertools
@@ -56,7 +56,7 @@ _BALANCED: Mapping[int, tuple[tuple[str, BalanceLoss, dict[str, Any]], ...]] = {
         ("olmoe", "bias", {"dp_shard": 2, "cp": 2, "checkpointing": "selective"}),
     ),
 }
-"""Recipes with a balance loss, whose micro-batches, accumulation and ranks must not change it."""
+"""Recipes with a balance loss that must not depend on micro-batches, accumulation and ranks."""
 _OF_BALANCE: Mapping[str, BalanceLoss] = {
     "tokens of one rank balanced": "aux",
     "balance loss of another scale": "aux",
@@ -65,7 +65,7 @@ _OF_BALANCE: Mapping[str, BalanceLoss] = {
 """Faults of a balance loss, with its kind."""
 _OTHERS = ("dp_replicate", "cp", "pp")
 _OF_ROUTERS = ("router without a gradient", "experts of the next token")
-"""Faults of one rank's experts, which must show where ranks share them out too."""
+"""Faults of one rank's experts that must also be detected with expert parallelism."""
 
 
 def _case(
@@ -87,7 +87,7 @@ def _case(
 
 
 def cases(world_size: int) -> list[MeshCase]:
-    """Returns the cases of `world_size` ranks, with those of faults."""
+    """Returns the cases of `world_size` ranks, including those with faults."""
     chosen = [_case(*row) for row in _ROWS[world_size]]
     chosen += [_case(name, layout, balance_loss=kind) for name, kind, layout in _BALANCED[world_size]]
     if world_size == 2:
@@ -97,8 +97,8 @@ def cases(world_size: int) -> list[MeshCase]:
 
 
 def pairs_of_degrees() -> list[MeshCase]:
-    """Returns cases of 8 ranks: `ep` 1 to 8 beside every pair of the other degrees; families, kinds of balance and
-    checkpointing take turns.
+    """Returns cases of 8 ranks: `ep` 1 to 8 with every pair of the other degrees; families, kinds of balance and
+    checkpointing alternate.
     """
     families = itertools.cycle([name for name, spec in FAMILIES.items() if spec.num_experts])
     balances: itertools.cycle[BalanceLoss] = itertools.cycle(("none", "bias"))
@@ -122,7 +122,7 @@ def pairs_of_degrees() -> list[MeshCase]:
 
 
 def in_half() -> list[MeshCase]:
-    """Returns cases of 2 ranks in bf16, each after one that is alike but for its experts, which every rank has."""
+    """Returns pairs of cases of 2 ranks in bf16: all experts on every rank, and the same with expert parallelism."""
     rows = (("bf16", {}), ("bf16 states", {"checkpointing": "full"}))
     return [
         _case("qwen3_moe", {"dp_shard": 2, **layout, "ep": ep}, precision=precision)

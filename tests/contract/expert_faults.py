@@ -1,4 +1,4 @@
-"""Faults of experts that ranks share out; most leave the loss as it is: gradients and their norm must show them."""
+"""Faults of expert parallelism. Most do not change the loss, so gradients and their norm must reveal them."""
 
 # pyright: reportPrivateUsage=false
 
@@ -51,7 +51,7 @@ QUIET = (
     *("experts not averaged over their ranks", "experts averaged twice", "rows exchanged without gradients"),
     *("router without a gradient", "tokens of one rank balanced", "balance loss of another scale", "biases not moved"),
 )
-"""Faults that leave the first step's loss as it is."""
+"""Faults that do not change the first step's loss."""
 FAULTS: Mapping[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
     "experts not averaged over their ranks": lambda: _replaced(
         ExpertParallel, "average", lambda _: lambda *_args: None

@@ -1,4 +1,4 @@
-"""FP8 recipes on two and four ranks, and faults that must show."""
+"""FP8 recipes on two and four ranks, and faults that must be detected."""
 
 import contextlib
 import dataclasses
@@ -50,7 +50,7 @@ FAULTS: Mapping[str, str] = {
 
 
 def cases() -> list[MeshCase]:
-    """Returns cases of each engine and scale, with checkpointing, accumulation and compiled blocks; then the faults."""
+    """Returns cases of each engine and scale with checkpointing, accumulation and compiled blocks; then the faults."""
     mesh_cases = [MeshCase(recipe=float8_recipe(*row[:2]), layout=Layout(**row[2])) for row in _QUICK]
     faulty = [
         MeshCase(recipe=float8_recipe("llama", precision), layout=Layout(**_STAGE_3), fault=fault)
@@ -61,7 +61,7 @@ def cases() -> list[MeshCase]:
 
 def wide_cases() -> list[MeshCase]:
     """Returns the cases of four ranks: hybrid shards, pipelines and context parallelism, each with both kinds of scale;
-    every family of `FAMILIES`; then a fault in hybrid shards, whose two groups compute the same wrong scales and
+    every family of `FAMILIES`; and a fault in hybrid shards, whose two groups compute the same wrong scales and
     therefore agree.
     """
     families: list[tuple[str, str, dict[str, Any]]] = [
@@ -94,7 +94,7 @@ def run_all(cases: list[MeshCase]) -> list[dict[str, Any]]:
 
 @contextlib.contextmanager
 def planted(fault: str) -> Generator[None, None, None]:
-    """Breaks torchao's scales in the way that `fault` names, while an engine is made and runs."""
+    """Breaks torchao's scales as `fault` names, while an engine is built and runs."""
     to_float8 = float8_linear.hp_tensor_to_float8_dynamic
 
     def along_other_axis(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:

@@ -1,6 +1,6 @@
 """The reference for FP8 recipes: torchao's emulation in one process.
 
-What each rank rounds by itself is rounded separately here too.
+Values that each rank rounds separately are also rounded separately here.
 """
 
 import contextlib
@@ -29,12 +29,12 @@ from trainers.spec.recipe import Recipe
 def expected(case: MeshCase, stepped: Mapping[str, torch.Tensor]) -> Trained:
     """Runs the case's steps in one process, without the engines' code, and returns the expected result.
 
-    The model is transformers', with torchao's FP8 layers in its blocks. Each micro-batch is computed by itself, and so
-    is each part of a sequence that a context-parallel rank has, since each of them has FP8 scales of its own.
+    The model is transformers' with torchao's FP8 layers in its blocks. Each micro-batch, and each context-parallel
+    rank's part of a sequence, is computed separately, because each has its own FP8 scales.
 
-    The second step starts from the weights `stepped`, which the ranks have after their first step, and not from those
-    computed here. The two differ in their last bit, because sums run in another order. Where that rounds one weight to
-    the other bf16 number, and this weight is the largest of an FP8 row, gradients change by a hundredth.
+    The second step starts from the weights `stepped`, which are the ranks' weights after their first step, and not from
+    the weights computed here. The two differ in their last bit, because sums run in another order. If this rounds a
+    weight to a different bf16 number, and the weight is the largest of an FP8 row, gradients change by a hundredth.
     """
     chosen, layout = case.recipe, case.layout
     master = dense_model(chosen)
@@ -89,8 +89,8 @@ def expected(case: MeshCase, stepped: Mapping[str, torch.Tensor]) -> Trained:
 
 
 class _Attention:
-    """Attention across models that each have a part of every sequence. Each model runs in a thread of its own, and the
-    threads wait here for one another's keys and values.
+    """Attention across models that each hold a part of every sequence. Each model runs in its own thread; the threads
+    wait here for each other's keys and values.
     """
 
     def __init__(self, size: int, seq_len: int) -> None:
@@ -101,7 +101,7 @@ class _Attention:
         self._of_thread = threading.local()
 
     def take(self, model: torch.nn.Module) -> None:
-        """Makes this object the attention of `model` where sequences are in parts, and sdpa where they are whole."""
+        """Makes this object the attention of `model` for sequences in parts, and sdpa for whole sequences."""
         AttentionInterface.register("parts", self._attend)
         untyped_model: Any = model
         untyped_model.set_attn_implementation("parts" if len(self._places) > 1 else "sdpa")
@@ -136,12 +136,12 @@ class _Attention:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Computing:
-    """A copy of the model that computes in the precision of an engine, beside the fp32 weights of the master."""
+    """A copy of the model that computes in an engine's precision, next to the master's fp32 weights."""
 
     model: torch.nn.Module
     autocasts: bool
     rounded: frozenset[str]
-    """The names of weights that are rounded to bf16 before anything else."""
+    """The names of weights that are first rounded to bf16."""
 
     def context(self) -> Any:
         return torch.autocast("cpu", torch.bfloat16) if self.autocasts else contextlib.nullcontext()
@@ -163,10 +163,10 @@ class _Computing:
 
 
 def _autocast(master: torch.nn.Module, chosen: Recipe) -> _Computing:
-    """Returns a copy of the model that computes as under DDP: fp32 weights, and bf16 by autocast.
+    """Returns a copy of the model that computes as with DDP: fp32 weights, and bf16 through autocast.
 
     torchao casts the inputs of its layers under CUDA's autocast, but not under a CPU's, so hooks cast them here. With
-    rowwise scales the weights of these layers are rounded to bf16 first.
+    rowwise scales the weights of these layers are first rounded to bf16.
     """
     model = copy.deepcopy(master)
     layers = _converted(model, chosen)
@@ -177,8 +177,8 @@ def _autocast(master: torch.nn.Module, chosen: Recipe) -> _Computing:
 
 
 def _in_bf16(master: torch.nn.Module, chosen: Recipe) -> _Computing:
-    """Returns a copy of the model that computes as under FSDP2: all weights are bf16, except that with tensorwise
-    scales the weights of FP8 layers stay fp32, from which FSDP2 casts them when it gathers them.
+    """Returns a copy of the model that computes as with FSDP2: all weights are bf16. With tensorwise scales the FP8
+    layers' weights stay fp32, because FSDP2 casts them from fp32 in the gather.
     """
     model = copy.deepcopy(master)
     for parameter in model.parameters():  # and not the buffers, which FSDP2 leaves as they are
@@ -194,7 +194,7 @@ def _in_bf16(master: torch.nn.Module, chosen: Recipe) -> _Computing:
 
 
 def _start(chosen: Recipe) -> str:
-    """Returns the prefix that the names of all modules in blocks begin with."""
+    """Returns the common prefix of the names of all modules in blocks."""
     in_blocks = {"bloom": "transformer.h.", "gpt_neox": "gpt_neox.layers."}
     return in_blocks.get(chosen.model.architecture, "model.layers.")
 

@@ -1,5 +1,5 @@
-"""Measurements of what an engine spends: the memory that a rank holds while an engine is made, what a step gathers and
-launches more than once, and where our own code or the model's waits for the device.
+"""Measures an engine's costs: a rank's memory while an engine is built, repeated gathers and launches of a step, and
+places where our own code or the model's waits for the device.
 """
 
 import dataclasses
@@ -24,14 +24,14 @@ from trainers.spec.layout import Layout
 from trainers.spec.model import ModelSpec
 
 MIDDLE = ModelSpec(name="middle", architecture="bloom", num_layers=24, hidden_size=256, num_heads=8, vocab_size=512)
-"""A model of 19 M parameters, 0.07 GiB in fp32, whose largest unit is a twenty-fourth of it."""
+"""A model with 19 M parameters, 0.07 GiB in fp32, whose largest unit is one twenty-fourth of it."""
 WHOLE_GIB = MIDDLE.num_parameters * 4 / 2**30
 PADDED = ModelSpec.from_config({**GPT2.to_config(), "pad_token_id": 3}, name="padded")
 WATCHED = tuple(str(Path(str(package.__file__)).parent) for package in (trainers, transformers))
 
 
 def start_gib(layout: Layout) -> float:
-    """Returns the most GiB that this rank holds, beyond what it held before, until an engine is made and ready."""
+    """Returns this rank's largest additional memory, GiB, until an engine is built and ready."""
     engine_class(layout.engine)  # its imports are no part of what it holds
     gc.collect()  # an engine before this one may have left tensors, which would not be counted
     meter = CpuMeter(64.0)
@@ -44,8 +44,8 @@ def start_gib(layout: Layout) -> float:
 
 
 def steps_gib(layout: Layout) -> float:
-    """Returns the most GiB that this rank holds, beyond what it held before, in two steps of two micro-batches with an
-    optimizer that has hardly any states.
+    """Returns this rank's largest additional memory, GiB, in two steps of two micro-batches with an optimizer that has
+    almost no states.
     """
     thin = recipe(MIDDLE, "bf16", optimizer="adafactor")
     gc.collect()
@@ -76,7 +76,7 @@ def waits(model: ModelSpec, layout: Layout) -> list[str]:
 
 
 class _Reads(TorchDispatchMode):
-    """Notes each `item`, `bool` or `float` of a tensor whose nearest caller outside torch is one of those watched."""
+    """Records each `item`, `bool` or `float` of a tensor whose nearest caller outside torch is a watched one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class _Reads(TorchDispatchMode):
 
 
 def gathers(layout: Layout) -> list[int]:
-    """Returns how many units of a model of two blocks FSDP2 gathers in each of a step's three micro-steps."""
+    """Returns the number of units of a two-block model that FSDP2 gathers in each of a step's three micro-steps."""
     engine = create_engine(recipe(GPT2, "bf16"), layout, torch.device("cpu"))
     tokens = torch.from_numpy(source(recipe(GPT2)).sequences(0, range(2)))
     with _Calls(torch.ops.fsdp.all_gather_copy_in.default) as recorded:
@@ -103,7 +103,7 @@ def gathers(layout: Layout) -> list[int]:
 
 
 class _Starts:
-    """Marks that count the calls before each phase and check that degrees can be read back then."""
+    """Marks that count the calls before each phase, and check that degrees are readable then."""
 
     def __init__(self, recorded: "_Calls", holds: Callable[[], bool]) -> None:
         self._recorded, self._holds = recorded, holds
@@ -115,10 +115,9 @@ class _Starts:
 
 
 def factors(layout: Layout) -> list[tuple[torch.dtype, torch.dtype]]:
-    """Returns the types of gradients and of the factors by which clipping multiplies them, where states are bf16.
+    """Returns the types of gradients and of the factors with which clipping multiplies them, for bf16 states.
 
-    CUDA multiplies many tensors in one launch where the factor is of their type, and launches once for each tensor
-    otherwise.
+    CUDA multiplies many tensors in one launch if the factor has their type, otherwise in one launch per tensor.
     """
     pure = recipe(GPT2, "bf16", states="bf16")
     engine = create_engine(pure, layout, torch.device("cpu"))
@@ -130,7 +129,7 @@ def factors(layout: Layout) -> list[tuple[torch.dtype, torch.dtype]]:
 
 
 class _Calls(TorchDispatchMode):
-    """Notes the arguments of each call of one operation."""
+    """Records the arguments of each call of one operation."""
 
     def __init__(self, operation: Any) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """Groups of gloo processes, each of which runs many cases one after another.
 
-The processes of all groups are forks of one server that has imported the engines. Importing them in every process would
-take seconds of processor time for each rank of each group.
+The processes of all groups are forks of one server that has imported the engines, because importing them in every
+process would take seconds of processor time per rank and group.
 """
 
 import contextlib
@@ -39,17 +39,17 @@ _IMPORTED = (
     *(f"trainers.spec.engines.{name}.runtime" for name in ("ddp", "fsdp", "deepspeed")),
 )
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"}
-"""Environment variables of the ranks. They have one thread each, since more would compete for the cores, and no GPU,
-since the contract runs on gloo even where there are GPUs.
+"""Environment variables of the ranks: one thread each, because more would compete for the cores, and no GPU, because
+the contract always runs on gloo.
 """
 MAX_THREADS = 120
-"""The most threads that a rank may have at its end. gloo starts two for each process group, and groups are never
-destroyed, because DTensor's caches hold them: a rank with more has cases that do not share groups.
+"""Largest number of threads of a rank at its end. gloo starts two per process group, and groups are never destroyed,
+because DTensor's caches hold them. A rank with more threads has cases that do not share groups.
 """
 
 
 def run_cases(cases: list[Case], world_size: int) -> list[dict[str, Any]]:
-    """Returns for each case `run`, `mismatches` and `digests` (of start weights, one for each rank), or `error`."""
+    """Returns for each case `run`, `mismatches` and `digests` (of start weights, one per rank), or `error`."""
     try:
         return run_group(_run_all, cases, world_size)
     except TimeoutError as error:
@@ -57,10 +57,10 @@ def run_cases(cases: list[Case], world_size: int) -> list[dict[str, Any]]:
 
 
 def run_group(work: Callable[[Any], Any], argument: Any, world_size: int, *, deadline_s: float = 1200) -> Any:
-    """Runs `work(argument)` on every rank of a fresh gloo group and returns what rank 0's call returned.
+    """Runs `work(argument)` on every rank of a new gloo group and returns the result of rank 0.
 
     Raises:
-        TimeoutError: the ranks were not done in time, and were killed.
+        TimeoutError: the ranks did not finish in time, and were killed.
     """
     ends = time.monotonic() + deadline_s
     with tempfile.TemporaryDirectory() as folder:
@@ -110,7 +110,7 @@ def _work(rank: int, work: Callable[[Any], Any], argument: Any, world_size: int,
 
 
 def _share_groups() -> None:
-    """Lets all cases that divide the ranks into the same groups use the same process groups."""
+    """Makes all cases that divide the ranks into the same groups use the same process groups."""
     make: Any = dist.new_subgroups_by_enumeration
     groups: dict[str, Any] = {}
 
@@ -179,7 +179,7 @@ def _run(case: Case) -> dict[str, Any]:
 
 
 class Noted:
-    """Marks that remember the phases."""
+    """Marks that record the phases."""
 
     def __init__(self) -> None:
         self.phases: list[StepPhase] = []
@@ -195,7 +195,7 @@ def _gather(value: Any) -> list[Any]:
 
 
 def _plant_in_step(case: Case, engine: Any) -> None:
-    """Breaks the engine's steps in the way that the case's fault names, if it is a fault of steps."""
+    """Breaks the engine's steps as the case's fault names, if it is a fault of steps."""
     if case.fault == "missing sync" and case.layout.engine == "deepspeed":
         engine._engine.enable_backward_allreduce = False
         return
@@ -210,7 +210,7 @@ def _plant_in_step(case: Case, engine: Any) -> None:
 
 @contextlib.contextmanager
 def _planted(fault: str) -> Generator[None, None, None]:
-    """Breaks the model or its gradients in the way that `fault` names; `_plant_in_step` plants the faults of steps."""
+    """Breaks the model or its gradients as `fault` names; `_plant_in_step` handles faults of steps."""
     modeling_bloom = cast(Any, bloom_library)
     causal_mask, attention = modeling_bloom.create_causal_mask, modeling_bloom.BloomAttention.forward
     tensor = cast(Any, torch.Tensor)

@@ -1,7 +1,7 @@
 """Attention masks that depend on the data: the dense model's logits for flagged tokens, the cases, and the faults.
 
-The reference shares no code with what is tested. Each document runs alone through transformers' eager model. A prefix
-is given to that model as a mask of [seq_len, seq_len].
+The reference shares no code with the tested code. Each document runs separately through transformers' eager model. A
+prefix is given to that model as a mask of [seq_len, seq_len].
 """
 
 import contextlib
@@ -28,7 +28,7 @@ _FLAG = 2**40
 
 
 def labels_of(tokens: torch.Tensor) -> torch.Tensor:
-    """Returns the labels of [batch, seq_len + 1] tokens, with -100 for flagged ones, which cross-entropy leaves out."""
+    """Returns the labels of [batch, seq_len + 1] tokens; -100 for flagged tokens, which cross-entropy ignores."""
     return torch.where(tokens[:, 1:] < _FLAG, tokens[:, 1:], -100)
 
 
@@ -71,7 +71,7 @@ _ENGINES = (_DDP, _STAGE_2, _STAGE_3)
 
 def quick() -> list[MeshCase]:
     """Returns the cases that run at every change: each mask with each position, axis, attention and loss, two or three
-    of these in a case; then the faults.
+    of these in a case, followed by the faults.
     """
     return [
         _case("gpt2", "document", **_DDP, dp_replicate=4, attention="eager"),
@@ -92,7 +92,7 @@ def quick() -> list[MeshCase]:
 
 
 def product() -> list[MeshCase]:
-    """Returns a case of every model, mask, engine, attention and degree that is not refused; losses alternate."""
+    """Returns a case for every allowed combination of model, mask, engine, attention and degree; losses alternate."""
     degrees: tuple[dict[str, int], ...] = ({}, {"tp": 2}, {"cp": 2}, {"cp": 2, "tp": 2}, {"pp": 2}, {"pp": 2, "cp": 2})
     mesh_cases: list[MeshCase] = []
     chosen = itertools.product(

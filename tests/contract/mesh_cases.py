@@ -1,6 +1,4 @@
-"""Layouts of 4 and 8 ranks over which tensor, context and data parallelism split a tiny model, and faults that must
-show.
-"""
+"""Layouts of 4 and 8 ranks with tensor, context and data parallelism for a tiny model, and faults to be detected."""
 
 import dataclasses
 import itertools
@@ -15,9 +13,9 @@ from trainers.spec.recipe import Recipe
 from trainers.spec.support import standing_refusal
 
 WORLD_SIZE = 8
-"""Ranks of what is split along three axes, and of the whole product."""
+"""Ranks of layouts split along three axes, and of the whole product."""
 PAIRS_SIZE = 4
-"""Ranks of `pairwise`: a case takes less than half the time that it takes on 8."""
+"""Ranks of `pairwise`; a case takes less than half of its time on 8 ranks."""
 # No other width is that of the vocabulary: logits are known by it.
 _SIZES: dict[str, Any] = {"num_layers": 2, "hidden_size": 32, "num_heads": 4, "vocab_size": 104, "init_std": 0.2}
 MODELS = {
@@ -63,13 +61,13 @@ FAULTS: Mapping[str, tuple[str, tuple[int, int]]] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeshCase:
-    """A run whose first gradients, and whose losses and norms of some steps, are compared with the dense model's."""
+    """A run whose first gradients, losses and norms are compared with the dense model's."""
 
     recipe: Recipe
     layout: Layout
     fault: str = ""
     micro_steps: int = 2
-    """The number of a step's micro-steps for each stage of a pipeline, at most."""
+    """Largest number of micro-steps of a step per pipeline stage."""
 
     @property
     def name(self) -> str:
@@ -93,7 +91,7 @@ class MeshCase:
 
 
 def case(values: Mapping[str, Any], world_size: int = WORLD_SIZE) -> MeshCase | None:
-    """Returns the case with these values of `VALUES`; None where it is refused or degrees do not divide the ranks."""
+    """Returns the case with these values of `VALUES`; None if it is refused or degrees do not divide the ranks."""
     cp, tp = values["degrees"]
     data_parallel = {"zero_stage": 0, "dp_replicate": 1, **DATA_PARALLEL[values["data parallel"]]}
     ranks, replicas = world_size // (cp * tp), data_parallel["dp_replicate"]
@@ -109,9 +107,9 @@ def case(values: Mapping[str, Any], world_size: int = WORLD_SIZE) -> MeshCase | 
 
 
 def pairwise() -> list[MeshCase]:
-    """Returns cases on 4 ranks in which every two values that may be combined there occur together.
+    """Returns cases on 4 ranks in which every two compatible values occur together.
 
-    Each case is the one that adds most pairs among some that are drawn with a pair that is still missing. A pair with
+    Each case is the one that adds most pairs among several random cases with a pair that is still missing. A pair for
     which no case can be drawn counts as refused.
     """
     drawn = random.Random(0)
@@ -129,9 +127,9 @@ def pairwise() -> list[MeshCase]:
 
 
 def wide() -> list[MeshCase]:
-    """Returns cases on 8 ranks, which alone can be split along three axes: replicas of shards, each rank of which is
-    split again, and a pipeline with all other degrees; and pipelines whose first stage has only an embedding and whose
-    last only a head, each split over ranks.
+    """Returns cases on 8 ranks, the smallest number for a split along three axes: replicas of shards whose ranks are
+    split again, a pipeline with all other degrees, and pipelines with only an embedding in the first and only a head in
+    the last stage, each split over ranks.
     """
     plain = {"attention": "sdpa", "loss": "chunked", "precision": "fp32", "offload": "none", "checkpointing": "full"}
     rows = (
@@ -150,7 +148,7 @@ def wide() -> list[MeshCase]:
 
 
 def product() -> list[MeshCase]:
-    """Returns a case of every model, data parallelism, degrees and checkpointing not refused; losses alternate."""
+    """Returns a case for every allowed model, data parallelism, degrees and checkpointing; losses alternate."""
     plain = {"attention": "sdpa", "precision": "fp32", "grad_sync": "last", "offload": "none"}
     names = ("model", "data parallel", "degrees", "checkpointing")
     chosen = (
@@ -162,7 +160,7 @@ def product() -> list[MeshCase]:
 
 
 def compiled() -> list[MeshCase]:
-    """Returns cases on 2 ranks with blocks compiled, and their checkpoints inside the compiled code. torch 2.13 loses
+    """Returns cases on 2 ranks with compiled blocks, and their checkpoints inside the compiled code. torch 2.13 loses
     gradients of DTensors in such blocks.
     """
     plain = {"attention": "sdpa", "loss": "chunked", "precision": "fp32", "grad_sync": "last", "offload": "none"}
@@ -183,7 +181,7 @@ def compiled() -> list[MeshCase]:
 
 
 def faulty() -> list[MeshCase]:
-    """Returns a case for each fault, on 2 ranks: a fault shows there as it does on 8, in a quarter of the time."""
+    """Returns a case for each fault on 2 ranks, in a quarter of the time of 8."""
     plain = {"attention": "sdpa", "loss": "plain", "checkpointing": "none", "precision": "fp32"}
     same = {**plain, "grad_sync": "last", "offload": "none", "data parallel": "stage 3"}
     built = {

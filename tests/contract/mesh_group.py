@@ -1,4 +1,4 @@
-"""Runs the cases of the mesh in one group, and returns first gradients, losses, norms, logits and mismatches."""
+"""Runs the cases of the mesh in one group; returns first gradients, losses, norms, logits and mismatches."""
 
 # pyright: reportPrivateUsage=false
 
@@ -34,7 +34,7 @@ from trainers.spec.batch import BatchPoint
 from trainers.spec.recipe import Recipe
 
 STEPS = 2
-"""The number of steps: the first shows gradients, the second what the optimizer and the engine made of them."""
+"""Number of steps: the first shows gradients, the second the effect of the optimizer and the engine."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ def run_all(cases: list[MeshCase]) -> list[dict[str, Any]]:
 
 
 def run_generated(cases: list[MeshCase]) -> list[dict[str, Any]]:
-    """Runs `run_all` with blocks compiled by inductor, into the code that a real training runs."""
+    """Runs `run_all` with blocks compiled by inductor, as in a real training."""
     import torch._inductor.config as inductor
 
     inductor.compile_threads = 1  # a daemon, as a rank is here, has no processes of its own
@@ -129,7 +129,7 @@ def _run(case: MeshCase) -> dict[str, Any]:
 
 
 class _Widths(TorchDispatchMode):
-    """Notes operations that give a floating-point tensor as wide as the vocabulary."""
+    """Records operations whose floating-point result is as wide as the vocabulary."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -144,7 +144,7 @@ class _Widths(TorchDispatchMode):
 
 
 def note_gradients(engine: Any) -> dict[str, torch.Tensor]:
-    """Returns a dict that gets the whole gradient of every parameter when the first optimizer step begins."""
+    """Returns a dict that receives the whole gradient of every parameter at the first optimizer step."""
     gradients: dict[str, torch.Tensor] = {}
     step = engine._optimizer.step
 
@@ -182,7 +182,7 @@ def _gather(value: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def planted(fault: str) -> Generator[None, None, None]:
-    """Plants `fault` while an engine is made and runs, by changing the code that prevents it."""
+    """Plants `fault` while an engine is built and runs, by changing the code that prevents the fault."""
     make = {
         "ALiBi of local heads": lambda: _change(context_parallel.ContextParallel, "__init__", _with_local_heads),
         "gradients of norms not summed": lambda: _change(
@@ -281,7 +281,7 @@ def _biased_rows(self: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def _without_ties(original: Any) -> Any:
-    """Returns `original` changed to give each module parameters of its own, as `to_empty` does on the meta device."""
+    """Returns `original` changed to give each module its own parameters, as `to_empty` does on the meta device."""
 
     def apart(module: torch.nn.Module, **options: Any) -> None:
         original(module, **options)

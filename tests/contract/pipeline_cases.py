@@ -1,4 +1,4 @@
-"""Pipelines of four ranks with data, tensor and context parallelism inside stages, and faults that must show."""
+"""Pipelines of four ranks with data, tensor and context parallelism inside stages, and faults that must be detected."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -61,7 +61,7 @@ def quick() -> list[MeshCase]:
 
 
 def product() -> list[MeshCase]:
-    """Returns a case of every architecture, engine, schedule, inner axis and checkpointing that is not refused."""
+    """Returns a case for every allowed combination of architecture, engine, schedule, inner axis and checkpointing."""
     return [case for case in _product() if standing_refusal(case.recipe, case.layout, WORLD_SIZE) is None]
 
 

@@ -33,13 +33,13 @@ GPT_39B = ModelSpec(
 with (TABLES / "megatron_ten_rows.csv").open(newline="", encoding="utf-8") as _file:
     _header, _first, *_ = csv.reader(_file)
 PRINTED_ROW = dict(zip(_header[: _header.index("notes") + 1], _first, strict=False))
-"""GPT 1.7B of Megatron-LM's table, as its source prints it: without the columns of what its words say."""
+"""GPT 1.7B of Megatron-LM's table as printed in its source, without columns derived from its prose."""
 HOP = np.asarray(14e-6)
-"""Seconds of a ring's step between nodes."""
+"""Seconds of one step of a ring between nodes."""
 
 
 def fsdp(**changes: object) -> Layout:
-    """Returns a layout of FSDP2 at stage 3 with these changes."""
+    """Returns a layout of FSDP2 at stage 3 with `changes`."""
     return Layout(**{"engine": "fsdp", "zero_stage": 3, **changes})  # type: ignore[arg-type]
 
 
@@ -60,7 +60,7 @@ def point(
 
 
 def printed_row(**changes: str) -> dict[str, str]:
-    """Returns `PRINTED_ROW` without its notes, with `changes`, as it is read from a table."""
+    """Returns `PRINTED_ROW` without its notes and with `changes`, as read from a table."""
     return dict(normalized({**PRINTED_ROW, "notes": "", **changes}))
 
 

@@ -1,4 +1,4 @@
-"""Prints the peak memory in GiB of steps of models with experts on one of several ranks, by their real tensors.
+"""Prints the peak memory, GiB, of steps of models with experts on one of several ranks, from their real tensors.
 
 A script: it makes a fake process group for the whole process. Rows that other ranks would send are taken to be as many
 as this one sends itself, as under forced balance.
@@ -32,7 +32,7 @@ from trainers.spec.recipe import Recipe
 
 
 class _Peak(TorchDispatchMode):
-    """Sums the bytes of all storages that operations made and that still exist."""
+    """Sums the bytes of all storages that operations created and that still exist."""
 
     def __init__(self, held: Iterable[torch.Tensor]) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ def peak_gib(recipe: Recipe, layout: Layout, batch: BatchPoint) -> float:
 
 
 def main() -> None:
-    """Prints one JSON list with the peaks of the cases, which are of equally many ranks."""
+    """Prints one JSON list with the peaks of the cases, which must have equally many ranks."""
     cases = json.loads(sys.argv[1])
     world_size = from_json(Layout, cases[0]["layout"]).world_size
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world_size)

@@ -31,7 +31,7 @@ from trainers.spec.recipe import Recipe
 
 
 class _Total(MemTracker):
-    """Tracks all tensors, and none by module: those of a pipeline's stage run many times before a backward pass."""
+    """Tracks all tensors together: a pipeline stage's modules run many times before a backward pass."""
 
     def _pre_fw_hook(self, *args: Any) -> None: ...  # pyright: ignore[reportIncompatibleMethodOverride]
 
@@ -43,7 +43,7 @@ class _Total(MemTracker):
 
 
 def _real_shards(shards: Any) -> Any:
-    """Makes a mesh of real ranks: torch reads them."""
+    """Makes a mesh of real ranks, because torch reads them."""
 
     def make_shards(self: Mesh) -> Any:
         with unset_fake_temporarily():
@@ -53,20 +53,20 @@ def _real_shards(shards: Any) -> Any:
 
 
 def _static_shapes(_schedule: Any, stages: list[Any], *_: Any) -> None:
-    """Stands for torch 2.13's trial of a pipeline's links, whose answer it reads."""
+    """Replaces torch 2.13's test of a pipeline's links, whose answer torch reads."""
     for stage in stages:
         stage._inference_mode = cast(Any, schedules).InferenceMode.STATIC
 
 
 def _exchanged(_state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Stands for DDP's exchange of a bucket, whose result a fake process group does not give."""
+    """Replaces DDP's exchange of a bucket, for which a fake process group returns no result."""
     future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
     future.set_result(bucket.buffer())
     return future
 
 
 class _UnorderedBuckets:
-    """DDP's reducer, without the new order of buckets after the first exchange, which reads tensors."""
+    """DDP's reducer without the reordering of buckets after the first exchange, which reads tensors."""
 
     def __init__(self, reducer: Any) -> None:
         self._reducer = reducer
@@ -99,7 +99,7 @@ def peak_gib(recipe: Recipe, layout: Layout, batch: BatchPoint) -> float:
 
 
 def main() -> None:
-    """Prints one JSON list with the peaks of each case, one rank of each stage; other ranks of a stage hold as much."""
+    """Prints one JSON list with the peaks of each case for one rank per stage; other ranks of a stage hold as much."""
     peaks_gib: list[list[float]] = []
     for case in json.loads(sys.argv[1]):
         recipe, layout = from_json(Recipe, case["recipe"]), from_json(Layout, case["layout"])

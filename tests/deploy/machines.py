@@ -1,7 +1,7 @@
-"""Machines on one machine: each with processes, a host name, mounts and a network of its own.
+"""Machines on one machine: each with its own processes, host name, mounts and network.
 
-`ray up`, `ray down` and `ray symmetric-run` call `ray stop`, which ends every Ray that it sees: here it sees those of
-its machine alone. Needs root, iproute2 and util-linux, on Linux.
+`ray up`, `ray down` and `ray symmetric-run` call `ray stop`, which ends every visible Ray: here only those of the same
+machine. Needs root, iproute2 and util-linux, on Linux.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ while True:
     except ChildProcessError:
         time.sleep(0.1)
 """
-"""A machine's first process: reaps what others leave, as init does. Without it Ray's end waits for zombies."""
+"""First process of a machine, which reaps orphans like init. Without it Ray's end waits for zombies."""
 
 
 class Machine:
@@ -71,13 +71,13 @@ class Machine:
 
 @contextlib.contextmanager
 def machines(count: int, folder: Path, setup: str = "") -> Generator[tuple[Machine, ...]]:
-    """Yields `count` machines node1, node2, ..., each of which has first run the shell script `setup`, with the
-    machine's number in $NUMBER.
+    """Yields `count` machines node1, node2, ..., each of which has first run the shell script `setup`, with its number
+    in $NUMBER.
 
     Each has an empty /tmp and /run. All of their processes are gone at the end.
 
     Raises:
-        HostsError: this kernel or user may not make the machines, or the script failed.
+        HostsError: this kernel or user may not create the machines, or the script failed.
     """
     names = "".join(f"10.77.0.{number} node{number}\n" for number in range(1, count + 1))
     (folder / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
@@ -111,7 +111,7 @@ def _start(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
 
 
 def _first_of(outer: subprocess.Popen[bytes], ready: Path, log: Path) -> int:
-    """Waits until the machine's script has set it up and returns the id of its first process."""
+    """Waits until the machine's script has finished, and returns the id of the machine's first process."""
     until_s = time.monotonic() + _READY_S
     while not ready.exists():
         if outer.poll() is not None or time.monotonic() > until_s:

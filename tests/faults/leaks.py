@@ -1,8 +1,8 @@
-"""Accounts of what each trial of a running search held, by ids, and what of it outlived the trial.
+"""Tracks the resources of each trial of a running search by id, and finds those that outlive the trial.
 
-Held are the trial's processes (its train workers, the actor that Train gives them, and all that descends from them),
-the entries of shared memory that these have open, GPU memory by NVML, and the placement groups of its workers. While a
-trial runs a thread notes them once a second; when the next trial measures, nothing noted of the one before may be left.
+Resources are the trial's processes (its train workers, Train's actor for them, and all descendants), their open shared
+memory entries, GPU memory according to NVML, and the placement groups of its workers. A thread records them once per
+second during a trial; when the next trial measures, none of the previous trial's may be left.
 """
 
 import contextlib
@@ -28,14 +28,14 @@ KINDS = ("RayTrainWorker", "SynchronizationActor")
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Held:
-    """A resource that a trial holds on this machine or of its cluster."""
+    """A resource that a trial holds on this machine or in its cluster."""
 
     kind: str
     id: str
     process: psutil.Process | None = dataclasses.field(default=None, compare=False)
 
     def is_left(self, groups: Iterable[str]) -> bool:
-        """Returns whether it still exists; `groups` are the cluster's placement groups."""
+        """Returns whether the resource still exists; `groups` are the cluster's placement groups."""
         match self.kind:
             case "process":
                 return self.process is not None and lives(self.process)
@@ -48,7 +48,7 @@ class Held:
 
 
 class Accounts:
-    """Follows a search from another thread; use it with `with`. `leaked` is what the trials left behind."""
+    """Follows a search from another thread; use it with `with`. `leaked` lists the resources that trials left."""
 
     def __init__(
         self,
@@ -56,14 +56,14 @@ class Accounts:
         processes: Callable[[], Iterable[psutil.Process]],
         groups: Callable[[], set[str]] = set,
     ) -> None:
-        """Prepares accounts for a new session: `processes` gives the processes of the running trial, `groups` the ids
-        of the placement groups of its cluster.
+        """Prepares for a new session: `processes` returns the processes of the running trial, `groups` the ids of the
+        cluster's placement groups.
 
-        Lines that the journal already holds are skipped: they belong to earlier sessions, whose end is not this one's.
+        Lines already in the journal are skipped: they belong to earlier sessions.
         """
         self.leaked: list[str] = []
         self.held: dict[str, set[Held]] = {}
-        """Everything that each trial so far ever held."""
+        """All resources that each trial has held."""
         self._tail = Tail(journal)
         self._tail.read()
         self._processes, self._groups = processes, groups
@@ -84,9 +84,9 @@ class Accounts:
             self.look()
 
     def look(self) -> None:
-        """Records what the running trial holds, and what is left of others where it began to measure.
+        """Records the running trial's resources and, once it measures, the remaining ones of other trials.
 
-        To look takes a while: what was seen when the trial is over may be the next one's, and is not noted.
+        Recording takes time: resources seen after the end of the trial may belong to the next one and are not recorded.
         """
         self._catch_up()
         if running := self._running:
@@ -141,12 +141,12 @@ class Accounts:
 
 
 def of(session: Session, groups: Callable[[], set[str]] = set) -> Accounts:
-    """Returns the accounts of a search that was started as a session."""
+    """Returns the accounts of a search started as a session."""
     return Accounts(session.journal, lambda: session.workers(KINDS), groups)
 
 
 def groups_of(session: Session) -> Callable[[], set[str]]:
-    """Returns a function that asks the Ray of a session for its placement groups; it must accept any client."""
+    """Returns a function that asks a session's Ray, which must accept any client, for its placement groups."""
 
     addresses: list[str] = []
 
@@ -171,9 +171,7 @@ def groups_of(session: Session) -> Callable[[], set[str]]:
 
 
 def _is_tune_s(group: dict[str, Any]) -> bool:
-    """Returns whether it is Tune's own group, recognised by the node that it asks for, which goes on to the next
-    trial.
-    """
+    """Returns whether it is Tune's own group, which the next trial reuses; it is recognised by its requested node."""
     return any(name.startswith("node:") for bundle in group["bundles"].values() for name in bundle)
 
 
@@ -190,7 +188,7 @@ def _name(process: psutil.Process) -> str:
 
 
 def _gpu_pids() -> set[str]:
-    """Returns the processes that have memory of a GPU, by NVML; empty without a GPU."""
+    """Returns the processes with GPU memory, according to NVML; empty without a GPU."""
     import pynvml
 
     pids: set[str] = set()
@@ -205,7 +203,7 @@ def _gpu_pids() -> set[str]:
 
 
 def gone(processes: Iterable[psutil.Process], within_s: float) -> bool:
-    """Returns whether all of them end in that time."""
+    """Returns whether all resources end within the time."""
     until_s = time.monotonic() + within_s
     waiting = list(processes)
     while waiting := [process for process in waiting if lives(process)]:

@@ -1,4 +1,4 @@
-"""A memory control group of the kernel, in which a host's memory can run out for real without hurting anyone else."""
+"""A memory control group of the kernel, in which memory can run out without affecting other processes."""
 
 import contextlib
 import errno
@@ -16,11 +16,12 @@ from tests.whole_searches.session import lives
 
 _MOUNT = Path("/sys/fs/cgroup")
 REFUSED = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY, errno.EOPNOTSUPP)
-"""Error numbers of a kernel without control groups, or with none for this user to write; all else is a fault. The last
-two are for a container that sees its own group of version 2 as the root: groups below one with processes are refused.
+"""Error numbers that mean: the kernel has no control groups, or none that this user may write. Other errors are faults.
+The last two occur in a container that sees its own version 2 group as the root, where groups below a group with
+processes are refused.
 """
 _ROOM_MIB = 256
-"""More than steps of a tiny model take and give back: version 1 refuses a limit below what is in use just then."""
+"""More than steps of a tiny model allocate and free: version 1 refuses a limit below the present use."""
 _LONGEST_S = 300.0
 _HUNGRY = """
 import re, sys
@@ -31,7 +32,7 @@ while re.search(r"^oom_kill (.*)", open(sys.argv[1]).read(), re.MULTILINE)[1] ==
 
 
 class MemoryGroup:
-    """A group of this test's own; use it with `with`, in which `exists` says whether this machine allows one."""
+    """The test's own group; use it with `with`. `exists` is whether this machine allows one."""
 
     def __init__(self, name: str) -> None:
         self._first = first = (_MOUNT / "memory").is_dir()
@@ -62,17 +63,16 @@ class MemoryGroup:
             time.sleep(0.2)
 
     def join(self) -> None:
-        """Puts this process, and what it starts, into the group, where there is one."""
+        """Moves this process, with its future children, into the group if there is one."""
         if self.exists:
             (self.path / "cgroup.procs").write_text(str(os.getpid()))
 
     def run_out(self, among: Sequence[psutil.Process]) -> str:
-        """Lets an unused process take all the memory that the group may still have, until the kernel has killed another
-        of it; returns which of these processes that was, by its command.
+        """Lets an unused process allocate all remaining memory of the group until the kernel has killed another one;
+        returns the command of the killed process.
 
-        The kill must not depend on what the other processes allocate next. The kernel itself chooses the process:
-        of those that Ray offers it (`oom_score_adj`) the largest, which is a worker that trains, unless a test offers
-        another.
+        The kill must not depend on the next allocations of other processes. The kernel chooses the largest of the
+        processes that Ray offers (`oom_score_adj`): a training worker, unless a test offers another.
         """
         commands: dict[psutil.Process, str] = {}
         for process in among:
@@ -92,13 +92,13 @@ class MemoryGroup:
         return killed
 
     def kills(self) -> int:
-        """Returns the number of processes that the kernel has killed in it."""
+        """Returns the number of processes that the kernel has killed in the group."""
         matched = re.search(r"^oom_kill (\d+)", (self.path / self._events).read_text(), re.MULTILINE)
         return int(matched[1]) if matched else 0
 
 
 def _first_to_end(commands: Mapping[psutil.Process, str]) -> str:
-    """Returns the command of the process that ends first; "" where none ends in time."""
+    """Returns the command of the first process to end; "" if none ends in time."""
     until_s = time.monotonic() + _LONGEST_S
     while time.monotonic() < until_s:
         if gone := [command for process, command in commands.items() if not lives(process)]:

@@ -20,7 +20,7 @@ from trainers.records.journal import Line
 
 LONGEST_S = 1200.0
 QUICK = {"RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "30"}
-"""The time that Train gives workers to be placed and started, 60 s by default: with less, a lost node shows sooner."""
+"""Train's time limit for placing and starting workers (60 s by default); a shorter one shows a lost node sooner."""
 _GROUPS = """
 import sys
 from ray._private.internal_api import get_state_from_address
@@ -30,7 +30,7 @@ print(sum(each["state"] != "REMOVED" for each in table.values()))
 
 
 def nothing_left(cluster: RayHosts) -> None:
-    """Checks that a finished search has no worker on any host, and no placement group in the cluster, soon after."""
+    """Checks that a finished search soon has no worker on any host and no placement group in the cluster."""
     until_s = time.monotonic() + LONGEST_S
     while workers := [pid for host in cluster.hosts for pid in host.pids() if _is_worker(pid)]:
         assert time.monotonic() < until_s, f"workers were left behind: {workers}"
@@ -41,7 +41,7 @@ def nothing_left(cluster: RayHosts) -> None:
 
 
 def gone(cluster: RayHosts, num_nodes: int) -> None:
-    """Waits until the head counts no more than `num_nodes` nodes, itself among them."""
+    """Waits until the head counts at most `num_nodes` nodes including itself."""
     until_s = time.monotonic() + 600
     while cluster.num_alive() > num_nodes:
         assert time.monotonic() < until_s
@@ -50,7 +50,7 @@ def gone(cluster: RayHosts, num_nodes: int) -> None:
 
 @contextlib.contextmanager
 def on_a_fifth_of_a_core(host: Host) -> Generator[None]:
-    """Limits all that runs on a host to 20 % of a core; skips where this user may write no control groups."""
+    """Limits a host's processes to 20 % of a core; skips if this user may not write control groups."""
     mount = Path("/sys/fs/cgroup")
     first = (mount / "cpu").is_dir()
     group = (mount / "cpu" if first else mount) / host.name
@@ -98,7 +98,7 @@ class Searching:
         environment: Mapping[str, str] = MappingProxyType({}),
         training: Sequence[str] = (),
     ) -> None:
-        """Starts it; `training` is the command that it searches, if any."""
+        """Starts the search; `training` is the command to search, if any."""
         studies = cluster.folder / "studies"
         self.journal = studies / name / "journal.jsonl"
         self.log = cluster.folder / f"{name}.log"
@@ -126,7 +126,7 @@ class Searching:
         return Tail(self.journal).read()
 
     def of(self, kind: type[Line]) -> list[Any]:
-        """Returns its journal's lines of one kind."""
+        """Returns the journal's lines of one kind."""
         return [line for line in self.lines if isinstance(line, kind)]
 
     def wait_for(self, condition: Callable[[], Any]) -> None:
@@ -138,7 +138,7 @@ class Searching:
             time.sleep(0.05)
 
     def end(self) -> int:
-        """Waits for its end; returns its exit code."""
+        """Waits for the end of the search; returns its exit code."""
         try:
             return self.process.wait(LONGEST_S)
         except subprocess.TimeoutExpired as error:

@@ -1,4 +1,4 @@
-"""A space whose layouts are subject to different faults: `test_worker.py` injects most of them, by a point's name."""
+"""A space whose layouts get different faults; `test_worker.py` injects most of them by the name of a point."""
 
 from search_spaces.space import Point, Space
 from trainers.spec.model import ModelSpec

@@ -1,4 +1,4 @@
-"""An engine that can be measured and nothing else: a model that transformers does not have, on one process."""
+"""A minimal engine that can only be measured, for a model that transformers does not have, on one process."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ ENGINE = EngineRules(
 
 
 class BareStepper:
-    """Trains a recurrent model; `step` and `close` are all of a `Stepper`."""
+    """Trains a recurrent model; of a `Stepper` it has only `step` and `close`."""
 
     def __init__(self, recipe: Recipe, layout: Layout, device: torch.device) -> None:
         width, vocab_size = recipe.model.hidden_size, recipe.model.vocab_size

@@ -1,4 +1,4 @@
-"""Plans on a busy machine: no line of progress among their sentences, but in the test of that line."""
+"""Plans on a busy machine: the progress line is off, except in its own test."""
 
 import pytest
 

@@ -1,7 +1,8 @@
-"""Training runs that people published with their degrees and speed, for the test of plans beside them.
+"""Published training runs with degrees and speed, for the comparison with plans.
 
-Speeds are tokens a second and device. `recalled` marks figures taken from memory of the source. MPT and OPT are
-GPT-2 of their shapes here; global batches of llm-foundry's and torchtitan's rows are of several micro-batches.
+Speeds are tokens per second and device. `recalled` marks figures quoted from memory of the source. MPT and OPT are
+represented by GPT-2 of their shapes; the global batches of llm-foundry's and torchtitan's rows have several
+micro-batches.
 """
 
 import dataclasses
@@ -42,9 +43,9 @@ class PublishedRun:
     seq_len: int
     global_batch: int
     tokens_per_s: float
-    """Tokens of one device in a second."""
+    """Tokens per second and device."""
     degrees: dict[str, Any]
-    """Values of `--set`, the published layout; tp, pp and cp are 1 unless stated."""
+    """Values of `--set`: the published layout; tp, pp and cp are 1 unless stated."""
     recalled: bool = False
 
 

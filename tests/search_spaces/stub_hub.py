@@ -1,4 +1,4 @@
-"""A little model hub on loopback, which answers as the Hugging Face hub does, for `config.json` alone."""
+"""A small model hub on loopback that answers requests for `config.json` like the Hugging Face hub."""
 
 import contextlib
 import dataclasses
@@ -22,11 +22,11 @@ CONFIG = {
 
 @dataclasses.dataclass
 class Hub:
-    """The hub's address, and what it was asked."""
+    """The hub's address and the requests that it received."""
 
     port: int = 0
     requests: list[tuple[str, str]] = dataclasses.field(default_factory=list[tuple[str, str]])
-    """Path of each request, and its token."""
+    """Path and token of each request."""
 
     @property
     def endpoint(self) -> str:
@@ -35,7 +35,7 @@ class Hub:
 
 @contextlib.contextmanager
 def serving(elsewhere: Hub | None = None) -> Generator[Hub]:
-    """Runs a hub; `elsewhere` is another one, to which it sends those who ask for the model acme/elsewhere."""
+    """Runs a hub; it redirects requests for the model acme/elsewhere to the hub `elsewhere`."""
     hub = Hub()
 
     class Handler(Answering):

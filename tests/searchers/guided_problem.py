@@ -19,8 +19,8 @@ PLAIN = ["attention=eager", "loss=plain", "compile=none", "tp=1", "pp=1", "cp=1"
 
 
 BLOOM = load("bloom7b").with_changes(PLAIN).candidates(4)[0]
-"""Candidates without the kernels' axes and of short ladders: a tenth of the layouts, so that a test may go through all
-of them.
+"""Candidates without the axes of kernels and with short ladders: a tenth of the layouts, few enough for tests over
+all.
 """
 
 

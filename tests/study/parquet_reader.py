@@ -1,4 +1,4 @@
-"""Reads back what `platform.study.parquet` wrote: the round trip loses nothing."""
+"""Reads files of `platform.study.parquet`, to test that writing loses nothing."""
 
 # pyright: reportPrivateUsage=false
 

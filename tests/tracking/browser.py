@@ -1,4 +1,4 @@
-"""A headless Chromium driven over its debugging pipe (file descriptors 3 and 4): needs no driver and no library."""
+"""A headless Chromium controlled through its debugging pipe (file descriptors 3 and 4), without a driver or library."""
 
 import base64
 import contextlib
@@ -17,7 +17,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 
 
 def chromium() -> str | None:
-    """Returns the browser's path: that of CHROMIUM, else that of the first of the usual names that is installed."""
+    """Returns the browser's path: CHROMIUM, else the first installed program of the usual names."""
     stated_path = os.environ.get("CHROMIUM")
     return stated_path or next(filter(None, map(shutil.which, NAMES)), None)
 
@@ -39,12 +39,12 @@ class Page:
         self._call("Page.enable")
 
     def open(self, url: str) -> None:
-        """Goes to `url`; does not wait for what its scripts draw. A page behind another one's tab draws no charts."""
+        """Goes to `url` without waiting for its scripts. A page in a background tab draws no charts."""
         self._call("Page.navigate", url=url)
         self._call("Page.bringToFront")
 
     def ask(self, expression: str) -> Any:
-        """Returns the value of a JavaScript expression, JSON types only.
+        """Returns the value of a JavaScript expression (JSON types only).
 
         Raises:
             Thrown: the expression threw.
@@ -55,11 +55,11 @@ class Page:
         return answer["result"].get("value")
 
     def wait_for(self, expression: str, timeout_s: float = 900.0) -> Any:
-        """Evaluates the expression until its value is true, and returns that value. An expression that throws is not
-        true yet: a page drawn anew lacks parts.
+        """Evaluates the expression until its value is true, and returns the value. An expression that throws counts as
+        not yet true, because a page that is being redrawn lacks parts.
 
         Raises:
-            TimeoutError: the value did not become true; the message holds what the page shows.
+            TimeoutError: the value did not become true; the message has the page's text.
         """
         until_s = time.monotonic() + timeout_s
         while True:
@@ -75,17 +75,17 @@ class Page:
             time.sleep(0.2)
 
     def text(self) -> str:
-        """Returns the text that a reader of the page can read."""
+        """Returns the text that a reader of the page sees."""
         return str(self.ask("document.body ? document.body.innerText : ''"))
 
     def click(self, expression: str, timeout_s: float = 900.0) -> None:
-        """Presses the mouse in the middle of the element that the JavaScript expression gives, once it is there.
+        """Presses the mouse in the middle of the element that the JavaScript expression returns, once it exists.
 
-        A page still being drawn may move the element away from under the mouse: a press that reached another element,
-        or none, is repeated; one that reached it never is, however long the page takes to follow.
+        While the page is drawn, the element may move away from the mouse. A press that hit another element or none is
+        repeated; a press that hit the element is never repeated, however long the page takes to respond.
 
         Raises:
-            TimeoutError: the element does not come, or no press reaches it.
+            TimeoutError: the element does not appear, or no press hits it.
         """
         place = f"""(() => {{
             const e = {expression};
@@ -108,11 +108,11 @@ class Page:
         raise TimeoutError(f"no press of the mouse reached {expression} on: {self.text()}")
 
     def type(self, text: str) -> None:
-        """Types into what has the focus."""
+        """Types into the focused element."""
         self._call("Input.insertText", text=text)
 
     def picture(self, path: Path) -> None:
-        """Writes what the window shows as a PNG."""
+        """Writes the window's content as a PNG."""
         path.write_bytes(base64.b64decode(self._call("Page.captureScreenshot", format="png")["data"]))
 
     def _call(self, method: str, **params: Any) -> dict[str, Any]:

@@ -20,14 +20,14 @@ Serve = Callable[[], subprocess.Popen[bytes]]
 
 @pytest.fixture(autouse=True)
 def no_user_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Removes MLflow's variables from the environment, so that conditions do not depend on what the shell has set."""
+    """Removes MLflow's variables from the environment, so that the tests do not depend on the shell's settings."""
     for name in [variable for variable in os.environ if variable.startswith("MLFLOW_")]:
         monkeypatch.delenv(name)
 
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns the path of a sqlite file that holds MLflow's tables and nothing else that matters to a test."""
+    """Returns the path of a sqlite file with MLflow's tables and without data of tests."""
     folder = tmp_path_factory.mktemp("store")
     Runs(default_uri(folder), header("first", at="2026-01-01T00:00:00+00:00"))
     return folder / "mlflow.db"
@@ -35,7 +35,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def studies(tmp_path: Path, store: Path) -> Path:
-    """Returns a folder for studies, with a space in its name, whose mlflow.db is ready for use."""
+    """Returns a folder for studies, with a space in its name, with a prepared mlflow.db."""
     folder = tmp_path / "my studies"
     folder.mkdir()
     shutil.copy(store, folder / "mlflow.db")
@@ -44,7 +44,7 @@ def studies(tmp_path: Path, store: Path) -> Path:
 
 @pytest.fixture
 def closed_port() -> int:
-    """Returns a port on which nobody listens."""
+    """Returns a port without a listener."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
@@ -52,7 +52,7 @@ def closed_port() -> int:
 
 @pytest.fixture
 def serve(tmp_path: Path, store: Path, closed_port: int) -> Iterator[Serve]:
-    """Starts `mlflow server` on `closed_port`; it is up when the call returns."""
+    """Starts `mlflow server` on `closed_port` and waits until it is up."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start() -> subprocess.Popen[bytes]:

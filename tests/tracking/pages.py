@@ -1,4 +1,4 @@
-"""MLflow's pages of a study, served and opened as the search's last lines say. Also draws them for the docs:
+"""Serves and opens MLflow's pages of a study as the last lines of a search say. Also draws them for the docs:
 
 .venv/bin/python -m tests.tracking.pages --studies studies NAME charts docs/pictures/mlflow-charts.png
 """
@@ -24,7 +24,7 @@ WIDTH, HEIGHT = 1900, 1050
 
 @contextlib.contextmanager
 def served(look: str, folder: Path) -> Generator[dict[str, str]]:
-    """Runs the command that a search prints, on a port of its own, and yields the address of each view that the search
+    """Runs the command that a search prints, on its own port, and yields the address of each view that the search
     prints.
     """
     first, *lines = look.splitlines()
@@ -47,7 +47,7 @@ def served(look: str, folder: Path) -> Generator[dict[str, str]]:
 
 
 def answering(server: str, process: subprocess.Popen[bytes] | None = None) -> None:
-    """Waits until the server at that address answers; fails where its process ended first."""
+    """Waits until the server answers; fails if its process ended first."""
     until_s = time.monotonic() + 600
     while True:
         with contextlib.suppress(OSError), urllib.request.urlopen(f"{server}health", timeout=2):
@@ -64,7 +64,7 @@ def free_port() -> int:
 
 
 def opened(view: Page, address: str) -> None:
-    """Opens the address in a cleared page and closes what MLflow shows to newcomers."""
+    """Opens the address in an empty page and closes MLflow's messages to new users."""
     view.open("about:blank")
     view.open(address)
     with contextlib.suppress(TimeoutError):
@@ -73,7 +73,7 @@ def opened(view: Page, address: str) -> None:
 
 
 def columns(shown: Page) -> list[str]:
-    """Returns the table's columns from left to right; scrolls each into sight once, because MLflow draws no others."""
+    """Returns the table's columns from left to right; scrolls to each once, because MLflow draws only visible ones."""
     names: dict[str, None] = {}
     shown.wait_for("document.querySelectorAll('.ag-header-cell').length > 5")
     shown.ask("document.querySelector('.ag-body-horizontal-scroll-viewport').scrollLeft = 0")
@@ -101,13 +101,11 @@ def rows(view: Page) -> list[str]:
 
 CURVES = """[...document.querySelectorAll('.js-plotly-plot')].map(
     plot => plot.data.filter(e => e.x?.length > 1).map(e => Array.from(e.y)))"""
-"""The expression that `curves` evaluates in the page, which draws one chart after the other: a test may wait for all of
-them.
-"""
+"""JavaScript expression for `curves`. The page draws one chart after the other; a test may wait for all of them."""
 
 
 def charts(view: Page, count: int) -> list[str]:
-    """Waits until `count` charts are drawn and returns the lines of the page's text, which hold their titles."""
+    """Waits until `count` charts are drawn; returns the lines of the page's text, which include their titles."""
     drawn = "[...document.querySelectorAll('.js-plotly-plot')].filter(e => e.data?.length)"
     parallel = "document.querySelectorAll('.parcoords').length"
     view.wait_for(f"{drawn}.length + {parallel} >= {count}")
@@ -115,7 +113,7 @@ def charts(view: Page, count: int) -> list[str]:
 
 
 def curves(view: Page) -> list[list[list[float]]]:
-    """Returns what line charts draw: for each chart the values of each curve."""
+    """Returns the values of each curve, for each line chart."""
     return view.ask(CURVES)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def start_server(folder: Path, port: int) -> subprocess.Popen[bytes]:
-    """Starts `mlflow server` on `folder`/server.db, which it makes where there is none; it is up at the return."""
+    """Starts `mlflow server` on `folder`/server.db, created if necessary, and waits until it is up."""
     database, artifacts, log = folder / "server.db", folder / "artifacts", folder / "server.log"
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{database}"]
     command += ["--artifacts-destination", str(artifacts), "--port", str(port), "--workers", "1"]

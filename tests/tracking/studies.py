@@ -1,5 +1,5 @@
 # pyright: basic
-"""Studies to be mirrored, and what MLflow has of them."""
+"""Studies to mirror, and their content in MLflow."""
 
 import time
 from collections.abc import Callable
@@ -40,7 +40,7 @@ def write(studies: Path, name: str, *measurements: Measurement, end: int | None 
 
 
 def runs_of(uri: str, name: str):
-    """Returns a client, the study's parent run and its children, by a query that any user of MLflow could make."""
+    """Returns a client, the study's parent run and its children, from a query that any MLflow user could make."""
     client = MlflowClient(tracking_uri=uri)
     experiment = client.get_experiment_by_name("bloom7b")
     assert experiment is not None

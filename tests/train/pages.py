@@ -1,4 +1,4 @@
-"""Runs a page's commands one after the other, as a reader would."""
+"""Runs the commands of a documentation page one after the other, like a reader."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ _SEARCH = re.compile(r"python -m platform\.search .* --name (\S+)")
 
 
 def commands(page: Path) -> list[str]:
-    """Returns the indented lines of the page; a search that is not resolved (exit code 4) is resumed, as the page
+    """Returns the indented lines of the page. A search without a resolved winner (exit code 4) is resumed, as the page
     advises for a disturbed machine.
     """
     assert "python -m platform.search --resume " in page.read_text()
@@ -31,8 +31,8 @@ def _resumed(study: str) -> str:
 
 @contextlib.contextmanager
 def followed(script: str, folder: Path, *, timeout_s: float) -> Generator[None]:
-    """Runs a shell `script` to its end in `folder`, where `.venv` is the checkout's and `output` is what it prints;
-    ends what it left running.
+    """Runs a shell `script` to its end in `folder`, with the checkout's `.venv` and `output` as its output; ends all
+    processes that it leaves.
     """
     (folder / ".venv").symlink_to(ROOT / ".venv")
     with (folder / "output").open("wb") as output:

@@ -1,4 +1,4 @@
-"""Damage to a checkpoint, of each kind that disks, copies and people make, and a pickle that would run a command."""
+"""Typical damage to a checkpoint by disks, copies and people, and a pickle that would run a command."""
 
 import json
 import os
@@ -14,7 +14,7 @@ SHARD = "rank-00000.safetensors"
 
 
 class _Planted:
-    """Unpickling makes the file `path`."""
+    """Creates the file `path` when unpickled."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -24,21 +24,21 @@ class _Planted:
 
 
 def plant_pickle(checkpoint: Path, target: Path) -> None:
-    """Plants pickles that would make the file `target`: under the names of torch's checkpoints, and in the shards."""
+    """Plants pickles that would create the file `target`: under the names of torch's checkpoints, and in the shards."""
     planted = pickle.dumps(_Planted(target))
     for name in (".metadata", "__0_0.distcp", SHARD):
         (checkpoint / name).write_bytes(planted)
 
 
 def flip(path: Path, place: int = -1) -> None:
-    """Flips a bit of a byte, of the file's last one by default."""
+    """Flips a bit of a byte, by default of the file's last one."""
     data = bytearray(path.read_bytes())
     data[place] ^= 1
     path.write_bytes(data)
 
 
 def halve(path: Path) -> None:
-    """Cuts the file to half its size."""
+    """Truncates the file to half of its size."""
     os.truncate(path, path.stat().st_size // 2)
 
 
@@ -55,7 +55,7 @@ def _link(path: Path) -> None:
 
 
 def rewrite(path: Path, change: Callable[[dict[str, object]], object]) -> None:
-    """Changes the manifest's members and seals it anew, as somebody would who wants it to be read."""
+    """Changes the manifest's members and updates its checksum, like a deliberate forgery."""
     fields = checked(path.read_bytes())
     change(fields)
     path.write_text(sealed(json.dumps(fields)))
@@ -70,7 +70,7 @@ OF_SHARDS: dict[str, tuple[Callable[[Path], object], str]] = {
     "a pipe": (lambda path: _replace(path, os.mkfifo), "is a pipe where a regular file is expected"),
     "a link": (_link, "is a link where a regular file is expected"),
 }
-"""The kinds of damage to a rank's file, each with the pattern of its sentence."""
+"""Kinds of damage to a rank's file, each with a pattern of its error message."""
 
 OF_MANIFESTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "empty": (lambda path: path.write_text(""), "not a whole JSON object"),
@@ -89,11 +89,13 @@ OF_MANIFESTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "a pipe": (lambda path: _replace(path, os.mkfifo), "is a pipe where a regular file is expected"),
     "a link": (_link, "is a link where a regular file is expected"),
 }
-"""The kinds of damage to the manifest, each with the pattern of its sentence."""
+"""Kinds of damage to the manifest, each with a pattern of its error message."""
 
 
 def damaged(checkpoint: Path, kind: str) -> str:
-    """Damages the checkpoint in one of the ways, "shard: KIND" or "manifest: KIND"; returns what is said of it."""
+    """Damages the checkpoint in one way, "shard: KIND" or "manifest: KIND"; returns the pattern of its error
+    message.
+    """
     where, _, how = kind.partition(": ")
     damage, sentence = OF_SHARDS[how] if where == "shard" else OF_MANIFESTS[how]
     damage(checkpoint / (SHARD if where == "shard" else MANIFEST))

@@ -1,4 +1,4 @@
-"""The work of every rank of a group in the tests of checkpoints: train, save, load into another engine, train on."""
+"""Every rank's work in the tests of checkpoints: train, save, load into another engine, train on."""
 
 import dataclasses
 from pathlib import Path
@@ -29,7 +29,7 @@ MODEL = ModelSpec(name="tiny", architecture="bloom", num_layers=2, hidden_size=2
 
 
 def recipe(**fields: Any) -> Recipe:
-    """Returns a recipe of a model whose parameters no number of ranks divides evenly."""
+    """Returns a recipe with a model whose parameters no number of ranks divides evenly."""
     defaults: dict[str, Any] = {"compute_precision": "fp32", "learning_rate": 1e-2}
     return Recipe(model=MODEL, seq_len=12, global_batch=GLOBAL_BATCH, **{**defaults, **fields})
 
@@ -45,32 +45,32 @@ FP_RECIPES = {
     "gpt2": dataclasses.replace(recipe(), model=_model("gpt2", max_positions=32)),
     "llama": dataclasses.replace(recipe(), model=_model("llama", ffn_size=40, num_kv_heads=1, max_positions=32)),
 }
-"""One of each kind of model: tied heads or not, transposed weights or not."""
+"""One recipe per kind of model: tied or separate head, transposed or plain weights."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hop:
-    """A checkpoint of one layout, from which other layouts go on."""
+    """A checkpoint of one layout from which other layouts continue."""
 
     recipe: Recipe
     saved_by: Layout | None
-    """None for the checkpoint that `folder` holds already."""
+    """The layout that saves; None for the checkpoint already in `folder`."""
     loaded_by: tuple[Layout, ...]
     folder: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Curves:
-    """Losses after the checkpoint: of the engine that saved it, and of those that went on from it."""
+    """Losses after the checkpoint: of the engine that saved it, and of those that continued from it."""
 
     undisturbed: list[float]
     continued: list[list[float]]
     weights: list[dict[str, torch.Tensor]]
-    """The weights of each engine that went on, after it had loaded the checkpoint."""
+    """The weights of each continuing engine after it loaded the checkpoint."""
 
 
 def hops(planned_hops: list[Hop]) -> list[Curves]:
-    """Plays the hops one after the other and returns the curves of each."""
+    """Runs the hops one after the other and returns the curves of each."""
     return [_play(hop) for hop in planned_hops]
 
 
@@ -99,7 +99,7 @@ def _play(hop: Hop) -> Curves:
 
 
 def train(engine: Engine, trained_recipe: Recipe, layout: Layout, first: int) -> list[float]:
-    """Trains from step `first` on, in two micro-steps each, and returns the losses."""
+    """Trains from step `first` with two micro-steps per step, and returns the losses."""
     batch = BatchPoint.of(trained_recipe, layout, max(1, GLOBAL_BATCH // (2 * layout.data_parallel)))
     source, rank = data.source(trained_recipe), layout.data_parallel_rank(dist.get_rank())
     losses: list[float] = []

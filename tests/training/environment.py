@@ -1,4 +1,4 @@
-"""The environment of a training that a test starts as a process of its own."""
+"""The environment of a training that a test starts as a separate process."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A `layout.json` of a small model, as a search writes it."""
+"""A `layout.json` of a small model as a search writes it."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from trainers.spec.layout import Layout
 
 
 def write_layout(path: Path, layout: Layout = DDP, **parts: Any) -> Path:
-    """Writes the file with a recipe and a batch point, unless `parts` say otherwise."""
+    """Writes the file with a recipe and a batch point, which `parts` may replace."""
     batch = BatchPoint(micro_batch=4 // layout.data_parallel, grad_accum=1)
     path.write_text(json.dumps(to_json({"layout": layout, "recipe": RECIPE, "batch": batch, **parts})))
     return path

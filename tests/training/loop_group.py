@@ -1,4 +1,4 @@
-"""The work of every rank of a group in the tests of the loop: the attempts of a training, one after the other."""
+"""Every rank's work in the tests of the loop: the attempts of a training, one after the other."""
 
 import contextlib
 import dataclasses
@@ -18,13 +18,13 @@ from trainers.training.loop import TrainingLoop
 from trainers.training.worker import TrainingWorker
 
 ALLOWED = "allowed"
-"""First part of the name of the file that lists, for each part of a step of an attempt, where the worker was and for
-how many seconds the watchdog may wait.
+"""First part of the name of the file that lists, for each part of a step of an attempt, the worker's position and the
+seconds that the watchdog may wait.
 """
 
 
 def job(folder: Path, plan: TrainingPlan, **fields: Any) -> TrainingJob:
-    """Returns the job of an attempt at the plan's first phase, with a checkpoint every four steps."""
+    """Returns the job of an attempt in the plan's first phase, with a checkpoint every four steps."""
     cluster = Cluster(device_kind="cpu", device="CPU", device_memory_gib=1.0, devices_per_node=2)
     defaults: dict[str, Any] = {
         "plan": plan,
@@ -42,7 +42,7 @@ def job(folder: Path, plan: TrainingPlan, **fields: Any) -> TrainingJob:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """An attempt, and the numbers of the steps before which something happens in it."""
+    """An attempt, and the numbers of the steps before which events happen."""
 
     job: TrainingJob
     dies_before: int | None = None
@@ -53,11 +53,11 @@ class Attempt:
 
 
 class Gone(Exception):
-    """Stands for the end of a rank's process."""
+    """Replaces the end of a rank's process."""
 
 
 def attempts(planned_attempts: list[Attempt]) -> list[str]:
-    """Plays the attempts one after the other and returns why each ended."""
+    """Runs the attempts one after the other and returns why each ended."""
     return [_play(planned_attempt) for planned_attempt in planned_attempts]
 
 

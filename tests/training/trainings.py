@@ -1,4 +1,4 @@
-"""Trainings by the command's own parts on one Ray with two CPU workers: `python -m tests.training.trainings FOLDER`.
+"""Trainings with the command's own parts on one Ray with two CPU workers: `python -m tests.training.trainings FOLDER`.
 
 A process of its own, since Ray reads its settings at import. The exit codes and summaries stand in FOLDER/ended.json.
 """
@@ -31,7 +31,7 @@ STEPS = 200
 
 
 def main(folder: Path) -> None:
-    """Plays the trainings one after the other."""
+    """Runs the trainings one after the other."""
     # A command that was interrupted is killed if it runs on for so long; this process goes on with another training.
     signals.INTERRUPT_S = 3600.0
     ended: dict[str, Any] = {}
@@ -48,7 +48,7 @@ def main(folder: Path) -> None:
 
 
 def beside(disturb: Any, arguments: tuple[Any, ...], handle: ClusterHandle, folder: Path, name: str) -> tuple[int, Any]:
-    """Runs a training with `disturb` in a thread beside it."""
+    """Runs a training with `disturb` in a parallel thread."""
     thread = threading.Thread(target=disturb, args=arguments, daemon=True)
     thread.start()
     result = run(handle, folder, name)
@@ -67,14 +67,14 @@ def run(handle: ClusterHandle, folder: Path, name: str, layout: Layout = DDP) ->
 
 
 def listen_after(folder: Path, sockets: list[tuple[str, str]]) -> None:
-    """Notes the sockets on which this process and its Ray listen, once step 40 is recorded."""
+    """Records the sockets on which this process and its Ray listen, once step 40 is recorded."""
     _wait_for(folder)
     this = psutil.Process()
     sockets += sorted(listening([this, *this.children(recursive=True)]))
 
 
 def kill_worker_and_stop(folder: Path, killed: list[int]) -> None:
-    """Kills a worker of the training once step 40 is recorded, and sends this process SIGTERM once the next attempt
+    """Kills a worker of the training once step 40 is recorded, and sends SIGTERM to this process once the next attempt
     has trained 20 steps.
     """
     _wait_for(folder)
@@ -89,7 +89,7 @@ def kill_worker_and_stop(folder: Path, killed: list[int]) -> None:
 
 
 def _wait_for(folder: Path, steps: int = 40, attempt: int = 1) -> None:
-    """Waits until that attempt has recorded so many steps."""
+    """Waits until the attempt has recorded this many steps."""
     reader, over, begun = Reader(folder / "training.jsonl"), threading.Event(), list[Begun]()
     while True:
         for record in reader.read():

@@ -36,7 +36,7 @@ STEPS = Steps(
 
 
 def plan(layout: Layout = DDP, *, steps: int = 12, **fields: Any) -> TrainingPlan:
-    """Returns a plan of `steps` optimizer steps in two micro-steps each, with a held-out loss every five."""
+    """Returns a plan of `steps` optimizer steps with two micro-steps each and a held-out loss every five steps."""
     batch = BatchPoint(micro_batch=1, grad_accum=4 // layout.data_parallel)
     defaults: dict[str, Any] = {
         "recipe": RECIPE,

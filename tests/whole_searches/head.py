@@ -1,4 +1,6 @@
-"""The head of a Ray cluster on this machine, as `ray start --head` makes it on the first machine of any other."""
+"""The head of a Ray cluster on this machine, started with `ray start --head` as on the first machine of a real
+cluster.
+"""
 
 import contextlib
 import os
@@ -25,9 +27,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def short_folder() -> Generator[Path]:
-    """Yields a folder for Ray's sockets, whose paths have 107 bytes at most: pytest's own folders are too long for
-    them.
-    """
+    """Yields a folder for Ray's sockets, whose paths may have at most 107 bytes; pytest's own folders are too long."""
     with tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True) as folder:
         yield Path(folder)
 
@@ -36,10 +36,10 @@ def short_folder() -> Generator[Path]:
 def started(
     folder: Path, *options: str, port: int, environment: Mapping[str, str], also_up: int | None = None
 ) -> Generator[str]:
-    """Yields its address, once `port` and `also_up` answer; `environment` is added to its own. All that it began ends
-    with it.
+    """Starts a head and yields its address once `port` and `also_up` answer; `environment` is added to its environment.
+    All its processes end with it.
 
-    `folder` must have a short path: sockets lie in it (`short_folder`).
+    `folder` must have a short path, because it holds sockets (`short_folder`).
     """
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", f"--port={port}"]
     command += [f"--temp-dir={folder / 'ray'}", "--dashboard-agent-listen-port=0", "--block", *options]

@@ -1,4 +1,4 @@
-"""Studies that tests run in one session or several, and what must hold of all of them."""
+"""Studies that tests run in one or several sessions, and checks that hold for all of them."""
 
 import dataclasses
 import re
@@ -18,21 +18,21 @@ from trainers.records.journal import Line, Measured, Resume, RungStart, StudyHea
 from trainers.records.measurement import Measurement, Outcome
 
 SLOW = {"hidden_size": 256, "vocab_size": 8192, "seq_len": 512}
-"""A model whose steps take half a second: a test can do something in the middle of a rung."""
+"""A model with steps of half a second, so that a test can act in the middle of a rung."""
 IN_ORDER = ("--searcher", "sweep")
-"""Options that try layouts one after another, so that a test knows into which one it injects a fault."""
+"""Options that try layouts in order, so that a test knows the layout into which it injects a fault."""
 WITHOUT_MLFLOW = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:1"}
-"""The environment of a search whose test does not ask for MLflow: nobody listens there, and no store is made, which
-takes seconds.
+"""The environment of a search whose test does not ask for MLflow: a port without a listener, and no store, whose
+creation takes seconds.
 """
 ANSWERED = frozenset({0, NOT_RESOLVED})
-"""Exit codes of a search that measured layouts. The other load of the machine decides with which of the two a search of
-small layouts ends: a test of something else accepts both.
+"""Exit codes of a search that measured layouts. The other load of the machine decides which of the two ends a search of
+small layouts, so tests of other things accept both.
 """
 _ANSWERS = "Fastest|Not resolved between|Measured one layout"
 RAN = frozenset({Outcome.OK, Outcome.SLOW})
 """Outcomes of a rung that ran. The load of the machine during the best rung so far decides which of the two a rung
-gets: no test may require one of them.
+gets; no test may require one of them.
 """
 
 
@@ -70,19 +70,19 @@ def sessions_of(lines: Sequence[Line]) -> list[list[Line]]:
 
 
 def shows_a_result(out: str) -> bool:
-    """Returns whether the output of a study of the model "tiny" names a winner, the layouts that are not resolved, or
-    the one that was measured.
+    """Returns whether the output of a study of the model "tiny" names a winner, the unresolved layouts, or the only
+    measured layout.
     """
     return re.search(rf"^({_ANSWERS})\b.*? for\s+tiny", out, re.MULTILINE | re.DOTALL) is not None
 
 
 def nothing_twice(run: Run) -> None:
-    """Checks that no measurement is there twice, and that no finished rung began again."""
+    """Checks that no measurement is recorded twice, and that no finished rung started again."""
     assert run_twice(run.lines()) == []
 
 
 def run_twice(lines: Sequence[Line]) -> list[str]:
-    """Returns a sentence for each measurement that is there twice and each finished rung that began again."""
+    """Returns a sentence for each measurement that is recorded twice and each finished rung that started again."""
     repeated: list[str] = []
     ids, measured_points = set[str](), set[tuple[str, int, int]]()
     trials: dict[str, TrialStart] = {}
@@ -104,9 +104,9 @@ def run_twice(lines: Sequence[Line]) -> list[str]:
 
 
 def all_ran(lines: Sequence[Line], micro_batches: Sequence[int], *, num_layouts: int) -> None:
-    """Checks that every layout's ladder ran, upwards, each rung once, unless its trial left the rest out as hopeless.
+    """Checks that every layout's ladder ran upwards, each rung once, unless its trial skipped the rest as hopeless.
 
-    A trial does so where the machine is twice as busy as it was during the best rung so far.
+    A trial does so if the machine is twice as busy as it was during the best rung so far.
     """
     finished_ids = {line.trial_id for line in lines if isinstance(line, TrialEnd) and line.state == "done"}
     ladders: defaultdict[str, list[Measurement]] = defaultdict(list)
@@ -121,14 +121,14 @@ def all_ran(lines: Sequence[Line], micro_batches: Sequence[int], *, num_layouts:
 
 
 def start(folder: Path, name: str, number: int, *argv: str, address: str = "local", **options: Any) -> Session:
-    """Starts one more session of the study `name` in `folder`; `how` as in `Session`."""
+    """Starts another session of the study `name` in `folder`; `how` as in `Session`."""
     places = ("--studies", str(folder / "studies"), "--address", address)
     log, journal = folder / f"log-{name}-{number}", folder / "studies" / name / "journal.jsonl"
     return Session(log, journal, *places, *argv, **options)  # a command's words end the line
 
 
 def in_rung(lines: Sequence[Line], *, trial: int, micro_batch: int) -> bool:
-    """Returns whether the study's `trial`-th trial is in that rung."""
+    """Returns whether the study's `trial`-th trial is in this rung."""
     trials = [line.trial_id for line in lines if isinstance(line, TrialStart)]
     rungs = [(line.trial_id, line.batch.micro_batch) for line in lines if isinstance(line, RungStart)]
     return len(trials) == trial and (trials[-1], micro_batch) in rungs
@@ -140,7 +140,7 @@ def num_rungs(lines: Sequence[Line]) -> int:
 
 
 def after_cpu_s(worker: psutil.Process, seconds: float) -> Callable[[Sequence[Line]], bool]:
-    """Returns a condition that is true once the worker computed that long from now: beyond a rung's first step, which
+    """Returns a condition that is true once the worker has computed this much longer: after a rung's first step, which
     may take minutes.
     """
 

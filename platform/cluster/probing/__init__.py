@@ -1,1 +1,1 @@
-"""The results of a probe of the real cluster: where they are stored, what lags, how they are shown."""
+"""The results of a probe of the cluster: their storage, lagging devices and nodes, and their display."""

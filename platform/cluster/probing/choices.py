@@ -1,6 +1,4 @@
-"""Sentences on the links of a probe: how fast they are, what the communication library chose, and where hosts have
-better than that.
-"""
+"""Sentences on a probe's links: their speed, the communication library's choice, and better adapters of the hosts."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,9 +9,7 @@ _SOCKET = "Socket"
 
 
 def link_sentence(probe: Probe) -> str:
-    """Returns the bus bandwidth of all-reduce at its largest size inside and between nodes; "" where none was
-    measured.
-    """
+    """Returns the bus bandwidth of all-reduce at its largest size inside and between nodes; "" if none was measured."""
     rates = [f"{figure(rate)} GB/s {words}" for words, rate in _rates(probe)]
     return f"All-reduce has a bus bandwidth of {' and '.join(rates)}." if rates else ""
 
@@ -27,7 +23,7 @@ def _rates(probe: Probe) -> Iterator[tuple[str, float]]:
 
 
 def choice_sentences(probe: Probe) -> tuple[str, ...]:
-    """Returns what the library chose and what each node has; empty for probes without these facts."""
+    """Returns sentences on the library's choice and each node's adapters; empty for probes without these facts."""
     sentences = [_chosen(probe.choice)] if probe.choice is not None else []
     hosts: dict[tuple[Adapter, ...], list[str]] = {}
     for address, adapters in zip(probe.nodes, probe.adapters, strict=False):
@@ -37,7 +33,7 @@ def choice_sentences(probe: Probe) -> tuple[str, ...]:
 
 
 def disagreements(probe: Probe) -> tuple[str, ...]:
-    """Returns a sentence for each way in which the library's choice is worse than what the hosts have."""
+    """Returns a sentence for each way in which the library's choice is worse than the hosts' adapters allow."""
     choice = probe.choice
     if choice is None:
         return ()

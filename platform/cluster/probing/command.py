@@ -26,8 +26,6 @@ from platform.study.folder import studies_field, user_path
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ProbeOptions:
-    """The options of one call."""
-
     address: str | None = address_field()
     studies: Path = studies_field(read=str, then=user_path)
     json: bool = json_field()
@@ -42,7 +40,6 @@ PARSER = CommandParser(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code."""
     return exit_code_of(lambda: _run(argv))
 
 

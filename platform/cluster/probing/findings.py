@@ -1,4 +1,4 @@
-"""Finds the devices and nodes that lag, in a probe."""
+"""Finds lagging devices and nodes in a probe."""
 
 import statistics
 from collections.abc import Iterator, Mapping
@@ -6,18 +6,16 @@ from collections.abc import Iterator, Mapping
 from trainers.records.probe import Probe
 
 LAGS = 0.10
-"""Share below the median from which on a device is reported: equal devices differ by 2 to 5 %."""
+"""Share below the median from which a device is reported; equal devices differ by 2 to 5 %."""
 
 
 def laggards(probe: Probe) -> tuple[str, ...]:
-    """Returns a clause for each device or node that is more than `LAGS` below the median in something."""
+    """Returns a clause for each device or node that is more than `LAGS` below the median in a figure."""
     return tuple(clause for _, clause in lagging(probe, LAGS))
 
 
 def lagging(probe: Probe, share: float) -> tuple[tuple[int, str], ...]:
-    """Returns (index of its node, clause) for each device or node that is more than `share` below the median in a
-    figure.
-    """
+    """Returns (node index, clause) for each device or node that is more than `share` below the median in a figure."""
     return (*_devices(probe, share), *_nodes(probe, share))
 
 
@@ -37,7 +35,7 @@ def _nodes(probe: Probe, share: float) -> Iterator[tuple[int, str]]:
     }
     for node, rate in _below(inside, "GB/s", share):
         yield node, f"node {node} ({probe.nodes[node]}): all-reduce between its devices at {rate}"
-    # A node is as good as with its better neighbour: a slow one is slow with both.
+    # A node counts with its better neighbour, because a slow node is slow with both.
     pairs: dict[int, float] = {}
     for collective in probe.of_size("pair", "all_reduce", largest=True):
         for node in collective.nodes:
@@ -47,7 +45,7 @@ def _nodes(probe: Probe, share: float) -> Iterator[tuple[int, str]]:
 
 
 def _below(rates: Mapping[int, float], unit: str, share: float) -> Iterator[tuple[int, str]]:
-    """Yields those that lag, with their rate beside the median."""
+    """Yields the keys of lagging rates, with text on the rate and the median."""
     if len(rates) < 2:
         return
     median = statistics.median(rates.values())

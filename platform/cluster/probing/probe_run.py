@@ -14,14 +14,13 @@ from trainers.records.probe import Probe
 from trainers.spec.codec import from_json, to_json
 
 BUDGET_S = 52.0
-"""Seconds after the command's start at which workers begin nothing new: what is in flight and the end take the rest of
-the minute."""
+"""Seconds after the command's start at which workers begin nothing new, to end within a minute."""
 COLLECTIVE_TIMEOUT_S = 60
-"""Seconds after which a collective over a link that is down fails."""
+"""Seconds after which a collective over a broken link fails."""
 
 
 def measure(handle: ClusterHandle, began_s: float) -> Probe:
-    """Probes every device of `handle`; `began_s` is when the command began, by `time.monotonic`.
+    """Probes every device of `handle`; `began_s` is the command's start by `time.monotonic`.
 
     Raises:
         ClusterError: the workers did not start, or one of them failed.
@@ -66,7 +65,7 @@ def _run(handle: ClusterHandle, left_s: float) -> Mapping[str, Any]:
         )
         try:
             result = trainer.fit().return_value
-        except Exception as error:  # whatever it was, the cluster did not carry the probe through
+        except Exception as error:  # any error means that the cluster could not complete the probe
             failures: Mapping[int, BaseException] = getattr(error, "worker_failures", None) or {}
             reasons = "; ".join(f"rank {rank}: {_first_line(failure)}" for rank, failure in sorted(failures.items()))
             raise ClusterError(f"the probe failed: {reasons or _first_line(error)}") from error

@@ -1,4 +1,4 @@
-"""Stores probes: one JSON file a cluster, named by the cluster's fingerprint."""
+"""Stores probes, one JSON file a cluster, named by the cluster's fingerprint."""
 
 import hashlib
 import json
@@ -14,21 +14,20 @@ from trainers.spec.cluster import Cluster
 from trainers.spec.codec import from_json, to_json
 
 FOLDER = ".probes"
-"""Folder of the probes beside the studies; no study's name begins with a dot."""
+"""Folder of the probes beside the studies. No study's name begins with a dot."""
 
 
 def fingerprint(cluster: Cluster, software: Mapping[str, str]) -> str:
-    """Returns 12 hex digits of what the figures depend on: devices, their number on how many nodes, driver and
-    versions.
+    """Returns 12 hex digits of what the figures depend on: devices, their numbers, nodes, driver and versions.
 
-    It holds no host's name or address, so that a job on other nodes of the same kind finds the figures.
+    It contains no host names or addresses, so that a job on other nodes of the same kind finds the figures.
     """
     text = json.dumps([to_json(cluster), dict(sorted(software.items()))], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def write(studies: Path, probe: Probe) -> Path:
-    """Writes the probe in place of an older one; returns its file.
+    """Writes the probe, replacing an older one; returns its file.
 
     Raises:
         InputError: the folder or file cannot be written.
@@ -44,7 +43,7 @@ def write(studies: Path, probe: Probe) -> Path:
 
 
 def find(studies: Path, handle: ClusterHandle) -> Probe | None:
-    """Returns the probe of exactly this cluster, None where there is none.
+    """Returns the probe of exactly this cluster; None without one.
 
     Raises:
         InputError: its file is damaged.
@@ -57,7 +56,7 @@ def read(path: Path) -> Probe:
     """Returns the probe in a file.
 
     Raises:
-        InputError: it cannot be read, or holds no probe.
+        InputError: the file cannot be read or holds no probe.
     """
     stored = read_json(path, links=True)
     try:

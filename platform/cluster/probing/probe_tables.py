@@ -27,36 +27,34 @@ SCOPES: Mapping[Scope, str] = {
 
 @with_fields_of(Collective)
 class RatedCollectiveForm(TypedDict):
-    """One collective of one group, as its slowest rank measured it."""
+    """One collective of one group, as measured by its slowest rank."""
 
     algorithm_gb_per_s: float
     """The tensor's bytes over the time, in GB/s."""
     bus_gb_per_s: float
     """Bandwidth of a link, in GB/s."""
     bus_gbit_per_s: float
-    """The same in Gbit/s."""
+    """Bandwidth of a link, in Gbit/s."""
 
 
 @with_fields_of(Probe)
 class JudgedProbeForm(TypedDict):
-    """The findings of a probe on a cluster."""
+    """The results of a probe of a cluster."""
 
     collectives: list[RatedCollectiveForm]
     """Collectives by group, operation and size."""
     theory: dict[str, Any]
-    """The catalogue's figures: TFLOP/s by precision, GB/s of a copy and of the links of each group; empty where it
-    lacks the device.
-    """
+    """The catalogue's TFLOP/s by precision, and GB/s of a copy and of each group's links; empty if unknown."""
     lagging: list[str]
-    """Devices and nodes that lag behind the others, a clause each."""
+    """Lagging devices and nodes, a clause each."""
     disagreements: list[str]
-    """Choices on which ranks disagree, a clause each."""
+    """Ways in which the communication library's choice is worse than the hosts' adapters allow, a sentence each."""
     file: str
-    """The file that keeps the probe."""
+    """The file that stores the probe."""
 
 
 def theory(probe: Probe) -> ClusterSpec | None:
-    """Returns the catalogue's figures for this cluster, None where it lacks the device."""
+    """Returns the catalogue's figures for the probed cluster; None if its device is unknown."""
     try:
         return from_cluster(probe.cluster)
     except InputError:
@@ -80,14 +78,14 @@ def _peaks(probe: Probe) -> Mapping[str, Any]:
         "copy_gb_per_s": spec.device.bandwidth_gb_per_s,
         "part": spec.intra_peak_gb_per_s,
         "node": spec.intra_peak_gb_per_s,
-        # Whatever the ring, no more leaves a node than its ports carry, and no more reaches a device than its link.
+        # In any ring a node sends at most what its ports carry, and a device receives at most what its link carries.
         "cluster": min(spec.intra_peak_gb_per_s, spec.inter_peak_gb_per_s),
         "pair": min(spec.intra_peak_gb_per_s, spec.inter_peak_gb_per_s),
     }
 
 
 def to_object(probe: Probe, path: Path) -> dict[str, Any]:
-    """Returns the `--json` object: the probe with what follows from it."""
+    """Returns the object of `--json`: the probe with derived figures."""
     peaks = _peaks(probe)
     return {
         **to_json(probe),
@@ -108,7 +106,6 @@ def to_object(probe: Probe, path: Path) -> dict[str, Any]:
 
 
 def show(probe: Probe, path: Path, console: Console) -> None:
-    """Prints the probe for people."""
 
     def print_line(text: str) -> None:
         console.print(text, highlight=False, markup=False)

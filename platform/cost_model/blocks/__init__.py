@@ -1,4 +1,4 @@
-"""Costs of each kind of block (`trainers.spec.blocks`), a file each, and their means over a model's blocks."""
+"""Costs of each kind of block (`trainers.spec.blocks`), one file per kind, and their means over a model's blocks."""
 
 import functools
 import importlib
@@ -22,11 +22,11 @@ def _costs_of(name: str) -> DenseCosts:
 
 
 def mean(c: Columns, ask: Callable[[DenseCosts], tuple[Array, ...]]) -> tuple[Array, ...]:
-    """Returns the means over a model's blocks of what `ask` returns for each kind."""
+    """Returns the means over a model's blocks of the values that `ask` returns for each kind."""
     shares = {name: share for name in _NAMES if np.any((share := c.blocks[f"{name}_share"]) > 0)}
     if len(shares) == 1:
         return ask(_costs_of(*shares))
-    with np.errstate(divide="ignore", invalid="ignore"):  # of rows without the kind, whose sizes are 0
+    with np.errstate(divide="ignore", invalid="ignore"):  # rows without the kind have sizes of 0
         figures_by_name = {name: ask(_costs_of(name)) for name in shares}
     figures = [
         [np.where(share > 0, share * figure, 0.0) for figure in figures_by_name[name]] for name, share in shares.items()

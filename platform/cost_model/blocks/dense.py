@@ -1,4 +1,4 @@
-"""Costs of a dense block: four products around attention and an activation. The base of the other kinds' costs."""
+"""Costs of a dense block: four products, attention and an activation. Base class for the other kinds of blocks."""
 
 import dataclasses
 import functools
@@ -25,20 +25,20 @@ EAGER_SCORE_BYTES = constants.number("memory", "EAGER_SCORE_BYTES")
 
 
 class DenseCosts:
-    """Seconds and bytes of one block for one micro-batch on one rank; of attention, products and passes forward and
-    backward. Sizes that only one kind has are in `Columns.blocks`.
+    """Seconds and bytes of one block for one micro-batch on one rank. Attention, products and passes each have a
+    forward and a backward time. Sizes specific to one kind of block are in `Columns.blocks`.
     """
 
     def attention_s(self, c: Columns, tokens: Array) -> tuple[Array, Array]:
-        """Returns the seconds between the query-key-value product and the output product."""
+        """Returns the seconds (forward, backward) between the query-key-value product and the output product."""
         return attention_s(c, tokens)
 
     def products_s(self, c: Columns, tokens: Array) -> tuple[Array, Array]:
-        """Returns the seconds (forward, backward) of four products: into attention and out of it, up and down."""
+        """Returns the seconds (forward, backward) of the four products: into and out of attention, up and down."""
         h, heads, inner = c.hidden, c.attention_width, c.blocks["ffn"] / c.tp
         into = (((heads + 2 * c.kv_width) / c.tp, h), (inner * (1 + c.blocks["gated"]), h))
         out = ((h, heads / c.tp), (h, inner))
-        # Values of the hidden width are cast before they are gathered, by each rank its own.
+        # Each rank casts its own values of the hidden width before they are gathered.
         wide = (
             dataclasses.replace(c, cast_bytes=c.cast_bytes / mesh.cast_ranks(c))
             if np.any(c.software.keeps_casts)
@@ -52,12 +52,12 @@ class DenseCosts:
         return functools.reduce(operator.add, forward), functools.reduce(operator.add, backward)
 
     def last_product_s(self, c: Columns, tokens: Array) -> Array:
-        """Returns the forward seconds of the last product, which recomputation may leave out."""
+        """Returns the forward seconds of the last product, which recomputation may skip."""
         return matmul_s(c, tokens, c.hidden, c.blocks["ffn"] / c.tp)
 
     def passes_s(self, c: Columns, tokens: Array) -> tuple[Array, Array]:
-        """Returns the seconds (forward, backward) of element-wise passes, and of starting and ending its kernels,
-        of which the backward pass has twice as many.
+        """Returns the seconds (forward, backward) of element-wise passes, and of starting and ending their kernels. The
+        backward pass has twice as many kernels.
         """
         h, tp = c.hidden, c.tp
         qkv, inner = (c.attention_width + 2 * c.kv_width) / tp, c.blocks["ffn"] / tp
@@ -82,25 +82,21 @@ class DenseCosts:
         )
 
     def further_launches(self, c: Columns) -> Array:
-        """Returns the kernels of a forward pass beyond those that every block launches; a backward pass has twice as
-        many.
-        """
+        """Returns the forward kernels in addition to those of every block; a backward pass has twice as many."""
         return np.zeros(())
 
     def tensor_s(self, c: Columns, boundary: Array, full: Mask) -> Array:
-        """Returns the seconds of tensor-parallel collectives."""
         return mesh.tensor_s(c, boundary, full)
 
     def context_s(self, c: Columns, tokens: Array, full: Mask) -> Array:
-        """Returns the seconds of context parallelism's collectives."""
         return mesh.context_s(c, tokens, full)
 
     def saved_bytes(self, c: Columns, held: Array) -> tuple[Array, Array]:
         """Returns the bytes (saved for the backward pass, transient in it); `held` is the share of gathered inputs that
-        are held unsharded.
+        stay unsharded.
 
         A block saves norm inputs and outputs (4 h), queries, keys, values, attention's output, and the inner values
-        before and after the activation. Eager attention saves probabilities and, where its softmax is wider, the values
+        before and after the activation. Eager attention also saves probabilities and, with a wider softmax, the values
         from which the softmax is recomputed. Dropout saves one byte per value.
         """
         tokens = c.micro_batch * c.seq_len / c.cp
@@ -110,7 +106,7 @@ class DenseCosts:
         # the output.
         inner = np.where(widens_gelu(c), 8.0, c.inner_copies) * c.blocks["ffn"]
         a_value = 2 * residual + 2 * c.software.dropout + c.software.unfused_norm_bytes
-        # Where products keep their casts, attention's output is held beside its own.
+        # If products keep their casts, attention's output is held in addition to its cast.
         is_cast = (c.software.keeps_casts > 0) & (c.cast_bytes > 0)
         narrower = np.where(is_cast, c.compute_bytes - 1, 0.0)
         gathered = 2 * (c.compute_bytes - narrower) * (held + (1 - held) / split)
@@ -127,7 +123,7 @@ class DenseCosts:
         # Selective checkpointing does not save the attention core, of which the scores are the largest part.
         saved_scores = np.where(c.selective_checkpointing > 0, 0.0, scores)
         transient = tokens * c.compute_bytes * (2 * c.blocks["ffn"] / c.tp + 2 * c.hidden)
-        # The fp32 scores before the softmax, and their gradient.
+        # fp32 scores before the softmax, and their gradient
         wide_scores = 2 * EAGER_SCORE_BYTES * c.software.eager_softmax * c.heads * c.seq_len / c.tp
         transient = transient + np.where(c.flash > 0, 0.0, tokens * wide_scores)
         transient = transient + np.where(c.selective_checkpointing > 0, tokens * scores, 0.0)
@@ -149,20 +145,20 @@ class DenseCosts:
 
 
 def residual_value_bytes(c: Columns) -> Array:
-    """Returns the bytes of a value of the residual stream, which autocast keeps in fp32."""
+    """Returns the bytes per value of the residual stream, which autocast keeps in fp32."""
     return np.where(costs_of(c).autocasts(c), c.state_bytes, c.compute_bytes)
 
 
 def widens_gelu(c: Columns) -> Mask:
-    """Returns the rows whose eager GELU is computed in fp32: autocast computes powers in fp32, and operations on their
-    result are fp32 too (torch.amp, "CUDA Ops that can autocast to float32").
+    """Returns the rows with an eager GELU in fp32: autocast computes powers in fp32, and operations on the result stay
+    in fp32 (torch.amp, "CUDA Ops that can autocast to float32").
     """
     return costs_of(c).autocasts(c) & (c.power_activation > 0) & (c.fused == 0) & (c.blocks["gated"] == 0)
 
 
 def _casts_again(c: Columns) -> Mask:
-    """Returns the rows whose compiled blocks save only the outputs of their FP8 products, as under selective
-    checkpointing: the backward pass's products read casts, which the compiler recomputes rather than saves (torch 2.13,
+    """Returns the rows whose compiled blocks save only the outputs of their FP8 products, as with selective
+    checkpointing. The backward products read casts, which the compiler recomputes instead of saving (torch 2.13,
     `ban_recompute_materialized_backward` in `functorch/config.py`; one H200, this project).
     """
     return (c.cast_bytes > 0) & (c.fused > 0) & (c.full_checkpointing == 0)

@@ -1,7 +1,7 @@
-"""Exchanges that a block waits for, of degrees that leave it as it is: a file each, named as the degree.
+"""Exchanges within a block, for degrees that do not split its layers: one file per degree, with the degree's name.
 
-`block_s(c, tokens, full)` in it returns the seconds of one block and micro-batch; `full` are the rows of recomputed
-blocks. Degrees that cut layers or the model are in `mesh`.
+Its `block_s(c, tokens, full)` returns the seconds of one block and micro-batch; `full` are the rows with recomputed
+blocks. Degrees that split layers or the model are in `mesh`.
 """
 
 import importlib
@@ -14,6 +14,6 @@ _COSTS = {name: importlib.import_module(f"{__name__}.{name}") for name in DEGREE
 
 
 def blocks_s(c: Columns, tokens: Array, full: Mask) -> Iterator[tuple[str, Array]]:
-    """Yields each of these degrees with its seconds of one block and micro-batch."""
+    """Yields each degree with its seconds of one block and micro-batch."""
     for name, costs in _COSTS.items():
         yield name, costs.block_s(c, tokens, full)

@@ -1,4 +1,4 @@
-"""Seconds of context parallelism: keys and values of a sequence's parts go from rank to rank, or heads do."""
+"""Seconds of context parallelism, which sends keys and values, or heads, of a sequence's parts between ranks."""
 
 import numpy as np
 
@@ -14,15 +14,15 @@ _HEADS = code_of("cp_exchange", "all_to_all")
 def block_s(c: Columns, tokens: Array, full: Mask) -> Array:
     """Returns the seconds of one block and micro-batch.
 
-    In a ring keys and values go round in each pass, as far as attention does not hide it; a third round returns their
+    In a ring, keys and values are passed around in each pass, partly hidden by attention; a third round returns their
     gradients (Ring Attention, arXiv 2310.01889, section 3). Half is assumed hidden. The results of each part of the
     keys are merged in fp32.
 
     In an all-to-all each rank gets some heads of the whole sequence: queries, keys and values before attention, its
     output after it, and their gradients (DeepSpeed Ulysses, arXiv 2309.14509, section 3). Nothing of it is hidden.
 
-    This project's blocks gather keys and values in one collective, which attention waits for, and scatter their
-    gradients; or they exchange heads in two. Recomputation does either again.
+    This project's blocks gather keys and values in one collective before attention, and scatter their gradients; or
+    they exchange heads in two collectives. Recomputation repeats either.
     """
     ring = Ring.along(c, "cp")
     key_bytes = 2 * c.kv_width / c.parts("width") * c.compute_bytes
@@ -36,7 +36,7 @@ def block_s(c: Columns, tokens: Array, full: Mask) -> Array:
     apart = 2.0 + np.where(full, checkpointed_share(c), c.selective_checkpointing)
     ours = ring.gather_s(gathered)
     if np.any(c.axes["cp_exchange"] == _HEADS):
-        # A key/value head goes to every rank whose queries attend to it.
+        # A key/value head is sent to every rank whose queries attend to it.
         sent = np.maximum(key_bytes, 2 * c.attention_width / c.heads * ring.ranks * c.compute_bytes) + out_bytes
         heads_s = ring.exchange_s(tokens * sent) + ring.exchange_s(tokens * out_bytes)
         ours = np.where(c.axes["cp_exchange"] == _HEADS, heads_s, ours)
@@ -44,7 +44,7 @@ def block_s(c: Columns, tokens: Array, full: Mask) -> Array:
 
 
 def _merging_s(c: Columns, tokens: Array, passes: Array) -> Array:
-    """Returns the seconds of merging the results, or in the backward pass the gradients, of all parts but the first."""
+    """Returns the seconds of merging results (in the backward pass, gradients) of all parts after the first."""
     moved = np.where(c.software.merges_eagerly > 0, MERGED_BYTES["eager"], MERGED_BYTES["fused"])
     values = tokens * c.attention_width / c.parts("width") * (c.parts("tokens") - 1)
     return passes * values * moved / (c.bandwidth * BANDWIDTH_SHARE)

@@ -1,4 +1,4 @@
-"""Seconds of expert parallelism: a token goes once to each rank with some of its experts, and one row comes back."""
+"""Seconds of expert parallelism: a token is sent once to each rank with some of its experts, and one row returns."""
 
 import numpy as np
 
@@ -10,16 +10,16 @@ SYNC_S = constants.number("experts", "SYNC_S")
 
 
 NOTE_BYTES = 8.0
-"""Bytes that go beside a row for each of its experts there: a weight and a place (`trainers/kernels/dispatch.py`)."""
+"""Bytes sent with a row for each of its experts there: a weight and a position (`trainers/kernels/dispatch.py`)."""
 
 
 def rows_of_token(c: Columns) -> Array:
-    """Returns the ranks that have some of a token's experts, the mean over tokens that choose different ones evenly; on
-    the fullest rank as many more as it has more than the mean, all ranks' tokens at most.
+    """Returns the number of ranks with some of a token's experts, the mean over tokens with evenly distributed choices.
+    It is scaled by the fullest rank's excess over the mean, up to all ranks.
     """
     num_experts, chosen, ranks = c.blocks["num_experts"], c.blocks["experts_per_token"], c.parts("experts")
-    missed = np.ones(())  # the chance that a rank has none of them, drawn without putting back
-    with np.errstate(divide="ignore", invalid="ignore"):  # of rows without experts
+    missed = np.ones(())  # probability that a rank has none of them, drawn without replacement
+    with np.errstate(divide="ignore", invalid="ignore"):  # rows without experts
         for drawn in range(int(np.max(chosen, initial=0.0))):
             elsewhere = np.maximum(num_experts * (1 - 1 / ranks) - drawn, 0.0) / (num_experts - drawn)
             missed = missed * np.where(drawn < chosen, elsewhere, 1.0)
@@ -27,9 +27,9 @@ def rows_of_token(c: Columns) -> Array:
 
 
 def block_s(c: Columns, tokens: Array, full: Mask) -> Array:
-    """Returns the seconds of one block and micro-batch: in each pass rows are exchanged there and back, and again where
-    the forward pass is repeated (arXiv 2006.16668, section 3.2), all as late as the fullest rank's. Each forward pass
-    the device waits for the host, which reads how many rows there are.
+    """Returns the seconds of one block and micro-batch: rows are exchanged there and back in each pass, again if the
+    forward pass is repeated (arXiv 2006.16668, section 3.2), and take as long as the fullest rank's. In each forward
+    pass the device waits for the host, which reads the number of rows.
     """
     ring = Ring.along(c, "ep")
     rows = tokens * rows_of_token(c) * c.hidden * c.compute_bytes

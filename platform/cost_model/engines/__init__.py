@@ -1,7 +1,7 @@
-"""Costs of engines, one file each: memory, traffic and host time of the engine's data parallelism, for its rows alone.
+"""Costs of engines, one file each: memory, traffic and host time of the engine's data parallelism.
 
-The file has the engine's name, and `COSTS` in it is an `EngineCosts`. An engine outside this project names its own in
-its `Rules.costs`. An engine with neither is unknown to the model: its layouts are neither predicted nor left out.
+The file has the engine's name and an `EngineCosts` named `COSTS`. An engine outside this project names its costs in
+`Rules.costs`. An engine with neither is unknown to the model: its layouts are not predicted and not excluded.
 """
 
 import importlib
@@ -21,13 +21,14 @@ _COSTS: dict[str, EngineCosts] = {
     if find_spec(f"{__name__}.{name}")
 }
 ENGINES = tuple(_COSTS)
-"""Names of the engines that have a file here."""
+"""Names of the engines with a file here."""
 
 
 def costs(name: str) -> EngineCosts | None:
-    """Returns the costs of the engine of that name; None where the model does not know it.
+    """Returns the costs of the engine; None if the model does not know it.
 
-    An engine outside this project counts only once its rules are imported: a journal's reader imports nothing.
+    An engine outside this project counts only after its rules have been imported, because reading a journal imports
+    nothing.
     """
     is_imported = ":" in name and name.partition(":")[0] in sys.modules
     if is_imported and name not in _COSTS and (path := engines.imported_rules(name).costs):
@@ -51,17 +52,17 @@ def import_costs(name: str) -> None:
 
 
 def has_own_mesh(name: str) -> bool:
-    """Returns whether `trainers/mesh` cuts the models of the engine of that name."""
+    """Returns whether `trainers/mesh` splits the models of the engine."""
     return name not in engines.predicted() and bool(engines.rules_of(name).model_parallel)
 
 
 def code_of(name: str) -> int:
-    """Returns the number that stands in `Columns.engine` for an engine that has costs; it is only an identifier."""
+    """Returns the identifier of an engine with costs in `Columns.engine`."""
     return list(_COSTS).index(name)
 
 
 def costs_of(c: Columns) -> EngineCosts:
-    """Returns the costs of the one engine that all rows have.
+    """Returns the costs of the one engine of all rows.
 
     Raises:
         ValueError: the rows have several engines; `predict` splits them by engine.

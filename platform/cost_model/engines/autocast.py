@@ -1,4 +1,4 @@
-"""Costs of torch's autocast, shared by engines that hold weights in the states' type and cast them for each product."""
+"""Costs of torch's autocast, for engines that hold weights in the states' type and cast them for each product."""
 
 import numpy as np
 
@@ -8,16 +8,16 @@ from trainers.spec.layout import Layout
 
 
 def cast_traffic(c: Columns, autocasts: Mask, repeated: Array) -> Array:
-    """Returns the bytes that autocast's casts move: each pass casts every weight in the states' type, and the backward
-    pass casts each gradient back, which is then added in the states' type.
+    """Returns the bytes per parameter moved by autocast's casts: each pass casts every weight from the states' type,
+    and the backward pass casts each gradient back before it is added.
     """
     casts = (c.state_bytes + c.compute_bytes) * (2 + repeated)
     return np.where(autocasts, casts + np.where(c.grad_accum > 1, c.gradient_bytes - c.compute_bytes, 0.0), 0.0)
 
 
 def autocast_cache(c: Columns, autocasts: Mask) -> Array:
-    """Returns the bytes of autocast's weight copies. A compiled block casts its own weights and, unless it is
-    checkpointed, saves the copies for its backward pass.
+    """Returns the bytes of autocast's weight copies. A compiled block casts its own weights and, unless checkpointed,
+    saves the copies for its backward pass.
     """
     repeated = np.where(c.full_checkpointing > 0, checkpointed_share(c), c.selective_checkpointing)
     saved_share = np.where(c.fused > 0, 1 - repeated, 1.0)
@@ -25,14 +25,12 @@ def autocast_cache(c: Columns, autocasts: Mask) -> Array:
 
 
 def head_cast(c: Columns, autocasts: Mask, logits: Array) -> Array:
-    """Returns the bytes of autocast's copy of the table for the head, which the backward pass reads, on ranks with
-    `logits`.
-    """
+    """Returns the bytes of autocast's copy of the head's table, read by the backward pass, on ranks with `logits`."""
     return np.where(autocasts & (logits > 0), c.compute_bytes * c.rank_table, 0.0)
 
 
 def autocast_certain(sizes: Sizes, layout: Layout) -> Certain:
-    """Returns the certain memory of unsharded weights in the states' type, at the loss, when there are no gradients."""
+    """Returns the certain memory, at the loss and without gradients, of unsharded weights in the states' type."""
     # F.linear under autocast saves the low-precision weight for its backward pass; a compiler may cast again.
     eager = layout.compile == "none" and layout.checkpointing == "none"
     away = layout.offload != "none"

@@ -1,4 +1,4 @@
-"""The interface between the formulas and an engine's data parallelism, with defaults for a plain engine."""
+"""Interface between the formulas and an engine's data parallelism, with defaults for a plain engine."""
 
 import abc
 import dataclasses
@@ -23,22 +23,22 @@ class PerParameter:
     held_gradients: Array
     final_gradients: Array
     step_copies: Array
-    """Flat copies while the optimizer steps."""
+    """Flat copies during the optimizer step."""
     frozen: Array = dataclasses.field(default_factory=lambda: NOTHING)
-    """All bytes of a parameter that does not train; the other fields are of those that do."""
+    """All bytes of a parameter that is not trained; the other fields are for trained parameters."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Copies:
-    """Bytes of unsharded copies of one rank at some instants."""
+    """Bytes of unsharded copies on one rank at several instants."""
 
     at_loss: Array
     in_block: Array
-    """Bytes while one block's backward pass runs."""
+    """Bytes during one block's backward pass."""
     at_end: Array
     """Bytes at the end of a micro-batch's backward pass."""
     at_last_end: Array = dataclasses.field(default_factory=lambda: NOTHING)
-    """Bytes at the end of a pipeline's last backward pass, when no other micro-batch is in flight."""
+    """Bytes at the end of a pipeline's last backward pass, without another micro-batch in flight."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,11 +46,11 @@ class Load:
     """The amount of data to exchange, and the compute that may hide the exchange."""
 
     owned: Array
-    """Number of the largest rank's parameters."""
+    """Number of parameters of the largest rank."""
     trained: Array
-    """Number of those that train."""
+    """Number of trained parameters of the largest rank."""
     blocks: Array
-    """Number of the parameters in its blocks, a part of `owned`."""
+    """Number of parameters in the largest rank's blocks, a part of `owned`."""
     slot: Array
     """Seconds of one micro-batch."""
     backward: Array
@@ -59,7 +59,7 @@ class Load:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class HookCosts:
-    """Host seconds of one block's hooks, besides its kernels."""
+    """Host seconds of one block's hooks, in addition to its kernels."""
 
     forward: Array
     backward: Array
@@ -76,37 +76,36 @@ class Certain:
     """
 
     resident: float = 0.0
-    """Parameters and states, held through the whole step."""
+    """Parameters and states, held during the whole step."""
     held_gradients: float = 0.0
     """Gradients alive at the start of the last backward pass."""
     final_gradients: float = 0.0
-    """Gradients alive when the optimizer steps."""
+    """Gradients alive during the optimizer step."""
     block_copies: float = 0.0
     """Copies of all blocks' parameters that exist at the end of the forward pass."""
     unit_copies: float = 0.0
-    """Copies of one block's parameters, gathered for its passes."""
+    """Copies of one block's parameters that are gathered for its passes."""
     frozen: float = 0.0
-    """A parameter that does not train; of such a one there are neither `resident` bytes nor gradients."""
+    """A parameter that is not trained; it has no `resident` bytes and no gradients."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Sizes:
-    """Bytes per value or parameter that the lower bound uses."""
+    """Bytes per value or parameter for the lower bound."""
 
     state: float
     compute: float
     gathered: float
-    """Bytes of a block's parameter as FSDP2 gathers it: in FP8 under tensorwise scaling (torchao 0.18,
+    """Bytes of a block's parameter when gathered by FSDP2: in FP8 with tensorwise scaling (torchao 0.18,
     `Float8LinearConfig`: `enable_fsdp_float8_all_gather` requires it).
     """
     moments: float
-    """Bytes of all optimizer states of a parameter; Adafactor's factored states are thin vectors."""
+    """Bytes of all optimizer states of a parameter; 0 for Adafactor, whose factored states are thin vectors."""
     stored: float
-    """Bytes of a parameter of the model as it is stored, the mean over all."""
+    """Bytes of a stored parameter of the model, mean over all."""
 
     @classmethod
     def of(cls, recipe: Recipe) -> "Sizes":
-        """Returns the sizes of `recipe`."""
         state, compute = (
             2.0 if precision in ("bf16", "fp16") else 4.0
             for precision in (recipe.state_precision, recipe.activation_precision)
@@ -135,9 +134,7 @@ class EngineCosts(abc.ABC):
 
     @abc.abstractmethod
     def per_parameter(self, c: Columns) -> PerParameter:
-        """Returns a rank's bytes for parameters, gradients and states. `c.shard` ranks share what the ZeRO stage
-        shards.
-        """
+        """Returns a rank's bytes for parameters, gradients and states; `c.shard` ranks share the sharded ones."""
 
     @abc.abstractmethod
     def data_s(self, c: Columns, load: Load) -> Array:
@@ -145,63 +142,61 @@ class EngineCosts(abc.ABC):
 
     @abc.abstractmethod
     def certain(self, recipe: Recipe, layout: Layout, batch: BatchPoint) -> Certain:
-        """Returns the part of `per_parameter` and `copies` that is certain, whatever is freed, fused or recomputed."""
+        """Returns the part of `per_parameter` and `copies` that no freeing, fusion or recomputation can reduce."""
 
     def autocasts(self, c: Columns) -> Mask:
         """Returns the rows whose weights stay in the states' type and are cast for each product."""
         return np.zeros((), dtype=bool)
 
     def gathers_casts(self, c: Columns) -> Mask:
-        """Returns the rows whose FP8 weights are cast by their owners, before they are gathered."""
+        """Returns the rows whose owners cast FP8 weights before the gather."""
         return np.zeros((), dtype=bool)
 
     def stops_early(self, c: Columns) -> Mask:
-        """Returns the rows whose recomputation stops at the last saved tensor: the last product's output is not needed
+        """Returns the rows whose recomputation stops at the last saved tensor, without the last product
         (torch.utils.checkpoint.set_checkpoint_early_stop).
         """
         return np.ones((), dtype=bool)
 
     def weight_traffic(self, c: Columns, repeated: Array) -> Array:
-        """Returns the bytes moved per parameter and micro-batch besides the products; `repeated` is the share that is
-        recomputed.
+        """Returns the bytes moved per parameter and micro-batch in addition to the products; `repeated` is the
+        recomputed share.
 
-        Gradient accumulation reads the new gradient, and reads and writes the sum; a step of one micro-batch has none.
+        Gradient accumulation reads the new gradient, and reads and writes the sum; with one micro-batch there is none.
         """
         return np.where(c.grad_accum > 1, 2 * c.gradient_bytes + c.compute_bytes, 0.0)
 
     def frozen_traffic(self, c: Columns) -> Array:
-        """Returns the bytes moved per frozen parameter and micro-batch besides the products."""
+        """Returns the bytes moved per frozen parameter and micro-batch in addition to the products."""
         return NOTHING
 
     def converted_values(self, c: Columns) -> Array:
-        """Returns the values per parameter and micro-batch that kernels without vectorized loads move besides their
-        bytes: casts of gradients, and sums of two types.
+        """Returns the values per parameter and micro-batch moved by kernels without vectorized loads (casts of
+        gradients and sums of two types), in addition to their bytes.
         """
         return NOTHING
 
     def copies(self, c: Columns, ranks: Sequence[tuple[Array, Array]]) -> Iterator[Copies]:
-        """Yields the unsharded copies of each of `ranks`, each a tuple (parameters outside the blocks, bytes of
-        logits).
-        """
+        """Yields the unsharded copies of each of `ranks`: (parameters outside the blocks, bytes of logits)."""
         for _ in ranks:
             yield Copies(at_loss=NOTHING, in_block=NOTHING, at_end=NOTHING)
 
     def table_gradient(self, c: Columns) -> Array:
-        """Returns the bytes of the vocabulary table's gradient besides the sum to which it is added, on ranks that have
-        the table: a lookup's gradient is as large as its table.
+        """Returns the bytes of the vocabulary table's gradient in addition to its sum, on ranks with the table: the
+        gradient of a lookup is as large as the table.
         """
         return c.rank_table * c.compute_bytes
 
     def buckets(self, c: Columns, owned: Array) -> Array:
-        """Returns the bytes of the gradient buckets; `owned` is the number of the largest rank's parameters."""
+        """Returns the bytes of the gradient buckets; `owned` is the number of parameters of the largest rank."""
         return NOTHING
 
     def stage_buffers(self, c: Columns, boundary: Array) -> Array:
-        """Returns the bytes that a pipeline keeps per micro-batch in flight besides the blocks' activations."""
+        """Returns the bytes that a pipeline keeps per micro-batch in flight in addition to the blocks' activations."""
         return NOTHING
 
     def unpooled(self, c: Columns, owned: Array) -> Array:
-        """Returns the bytes that are freed into one stream's pool of the allocator but needed in another's."""
+        """Returns the bytes that are freed into one stream's allocator pool but needed in another's."""
         return NOTHING
 
     def optimizer_ranks(self, c: Columns) -> Array:
@@ -209,12 +204,12 @@ class EngineCosts(abc.ABC):
         return np.where(c.zero_stage >= 1, c.shard, 1.0)
 
     def tied_ranks(self, c: Columns) -> Array:
-        """Returns the number of ranks that share the gradient of a tied table when a pipeline's ends add theirs up."""
+        """Returns the number of ranks that share a tied table's gradient when the ends of a pipeline add theirs."""
         return np.ones(())
 
     def gradients_to_host_s(self, c: Columns, owned: Array) -> Array:
-        """Returns the seconds per step of copying gradients to the host at every micro-step; the copy at the step's end
-        counts as the optimizer's.
+        """Returns the seconds per step of copying gradients to the host at every micro-step; the copy at the end of the
+        step is part of the optimizer's time.
         """
         return NOTHING
 
@@ -223,15 +218,15 @@ class EngineCosts(abc.ABC):
         return HookCosts(forward=NOTHING, backward=NOTHING, again=NOTHING)
 
     def replays(self, c: Columns) -> Mask:
-        """Returns the rows whose micro-steps are each one launch, of a graph captured before."""
+        """Returns the rows whose micro-steps are each launched once, as a captured graph."""
         return np.zeros((), dtype=bool)
 
     def wraps_optimizer(self, c: Columns) -> Mask:
-        """Returns the rows whose engine wraps torch's optimizer in its own: the host time counts twice."""
+        """Returns the rows whose engine wraps torch's optimizer, which doubles the host time."""
         return np.zeros((), dtype=bool)
 
     def step_host_s(self, c: Columns) -> Array:
-        """Returns the host seconds of the optimizer's step besides `Columns.step_host`, while the device waits."""
+        """Returns the host seconds of the optimizer's step beyond `Columns.step_host`, while the device waits."""
         return NOTHING
 
     def step_block_host_s(self, c: Columns) -> Array:
@@ -239,12 +234,12 @@ class EngineCosts(abc.ABC):
         return NOTHING
 
     exchanges_both_ways = True
-    """Whether a pipeline's stage sends to a neighbour and receives from it at once."""
+    """Whether a pipeline stage sends to a neighbour and receives from it at the same time."""
 
     def instructions_s(self, c: Columns) -> Array:
-        """Returns the host seconds of a pipeline's micro-step besides its transfers."""
+        """Returns the host seconds of a pipeline's micro-step in addition to its transfers."""
         return NOTHING
 
     def sigma(self, c: Columns) -> Array:
-        """Returns the engine's own log deviation of the step time, besides that of the step's parts."""
+        """Returns the engine's own log deviation of the step time, in addition to the parts' deviations."""
         return NOTHING

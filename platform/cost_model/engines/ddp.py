@@ -25,15 +25,13 @@ class Ddp(EngineCosts):
         return 25 * 2.0**20
 
     def autocasts(self, c: Columns) -> Mask:
-        """Returns the rows whose products have a narrower type than the states."""
         return c.compute_bytes < c.stored_bytes
 
     def replays(self, c: Columns) -> Mask:
-        """Returns the rows with CUDA graphs."""
         return c.axes["cuda_graphs"] == _REPLAYED
 
     def weight_traffic(self, c: Columns, repeated: Array) -> Array:
-        """Returns the bytes moved by gradient accumulation, and by autocast's cast of each weight for each pass."""
+        """Returns the bytes moved by gradient accumulation, and by autocast's cast of each weight in each pass."""
         return super().weight_traffic(c, repeated) + cast_traffic(c, self.autocasts(c), repeated)
 
     def per_parameter(self, c: Columns) -> PerParameter:
@@ -49,8 +47,8 @@ class Ddp(EngineCosts):
         )
 
     def copies(self, c: Columns, ranks: Sequence[tuple[Array, Array]]) -> Iterator[Copies]:
-        """Yields the copies of each rank: autocast's weight copies, at the loss the head's too, and a bucket's copies
-        where gradients are compressed.
+        """Yields the copies of each rank: autocast's weight copies, the head's copy at the loss, and a bucket's copies
+        with compressed gradients.
         """
         cached, passing = autocast_cache(c, self.autocasts(c)), passing_bytes(c)
         for _, logits in ranks:
@@ -58,8 +56,8 @@ class Ddp(EngineCosts):
             yield Copies(at_loss=cached + head, in_block=cached, at_end=passing)
 
     def table_gradient(self, c: Columns) -> Array:
-        """Returns the bytes of the table's gradient, which under autocast has the type of the sums. A tied table has
-        two, the head's and the lookup's, until autograd adds one to the other.
+        """Returns the bytes of the table's gradient, in the sums' type under autocast. A tied table has two gradients,
+        from the head and the lookup, until autograd adds them.
         """
         width = np.where(self.autocasts(c), np.maximum(c.gradient_bytes, c.compute_bytes), c.compute_bytes)
         gradient = c.rank_table * width * np.where(c.is_piped, 1.0, 1 + c.tied)
@@ -67,7 +65,7 @@ class Ddp(EngineCosts):
 
     def data_s(self, c: Columns, load: Load) -> Array:
         """Returns the exposed seconds per step. Buckets are reduced during the last backward pass (arXiv 2006.15704,
-        section 3.2.3). Torch's PowerSGD hook waits for the device after each bucket, so no part of it is hidden.
+        section 3.2.3). Torch's PowerSGD hook waits for the device after each bucket, so nothing is hidden.
         """
         buckets = Buckets.of(c, load.trained)
         reduced = buckets.reduced_s
@@ -76,7 +74,7 @@ class Ddp(EngineCosts):
         return syncs(c) * (reduced - hidden * hidden_share(c, buckets.ring) + squeezing)
 
     def certain(self, recipe: Recipe, layout: Layout, batch: BatchPoint) -> Certain:
-        """Returns the certain memory: weights, states and PowerSGD's error feedback; bucket views hold the gradients
+        """Returns the certain memory: weights, states and PowerSGD's error feedback. Bucket views hold the gradients
         from the first backward pass on.
         """
         sizes = Sizes.of(recipe)

@@ -1,4 +1,4 @@
-"""DeepSpeed ZeRO, stages 0 to 3, and its pipeline. The source is its code: files named here are in its `runtime`."""
+"""DeepSpeed ZeRO, stages 0 to 3, and its pipeline. File names refer to the `runtime` folder of DeepSpeed's code."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -25,35 +25,35 @@ _ON, _OFF = (code_of("overlap", word) for word in ("on", "off"))
 
 
 class DeepSpeed(EngineCosts):
-    """`deepspeed.initialize`. Stage 0 with gradient sums in the states' type computes as DDP does, under torch's
-    autocast.
-    """
+    """`deepspeed.initialize`. Stage 0 with gradient sums in the states' type computes like DDP, with autocast."""
 
     def bucket_bytes(self, state_bytes: float, compute_bytes: float) -> float:
         """Returns the bytes of 5e8 elements (`reduce_bucket_size`)."""
         return 5e8 * compute_bytes
 
     def wraps_optimizer(self, c: Columns) -> Mask:
-        """Returns all rows except stage 0 with sums in the states' type, which steps torch's optimizer. In published
-        runs stage 0 holds 16-bit weights besides the masters.
+        """Returns all rows except stage 0 with sums in the states' type, which uses torch's optimizer. In published
+        runs stage 0 holds 16-bit weights in addition to the masters.
         """
         return ~((c.zero_stage == 0) & (c.parts("depth") == 1) & (c.gradient_bytes >= c.state_bytes))
 
     def autocasts(self, c: Columns) -> Mask:
-        """Returns the rows that step torch's optimizer and whose products have a narrower type than the states."""
+        """Returns the rows with torch's optimizer and products in a narrower type than the states."""
         return (c.compute_bytes < c.state_bytes) & ~self.wraps_optimizer(c)
 
     def stops_early(self, c: Columns) -> Mask:
-        """Returns the rows under torch's checkpoint; the pipeline's checkpoint recomputes the whole block, and so did
-        stacks before fused attention.
+        """Returns the rows under torch's checkpoint. The pipeline's checkpoint, and stacks before fused attention,
+        recompute the whole block.
         """
         return (c.parts("width") * c.parts("depth") == 1) & (c.flash > 0)
 
     def weight_traffic(self, c: Columns, repeated: Array) -> Array:
-        """Returns the bytes moved per parameter and micro-batch. `BF16_Optimizer` casts a gradient before it adds it
-        (`update_hp_grads`); stages 2 and 3 copy it to the bucket and divide it there, then add this rank's part
-        (`stage_1_and_2.py`, `average_tensor`); stage 3 concatenates gathered parameters, and gradients before their
-        reduction (`AllGatherCoalescedHandle`, `reduce_scatter_coalesced`).
+        """Returns the bytes moved per parameter and micro-batch.
+
+        `BF16_Optimizer` casts a gradient before it adds it (`update_hp_grads`). Stages 2 and 3 copy it to the bucket
+        and divide it there, then add this rank's part (`stage_1_and_2.py`, `average_tensor`). Stage 3 concatenates
+        gathered parameters, and gradients before their reduction (`AllGatherCoalescedHandle`,
+        `reduce_scatter_coalesced`).
         """
         cast = c.compute_bytes + c.gradient_bytes
         sums = np.where(_sums_whole(c), cast + 3 * c.gradient_bytes, super().weight_traffic(c, repeated))
@@ -65,9 +65,7 @@ class DeepSpeed(EngineCosts):
         return sums + cast_traffic(c, self.autocasts(c), repeated)
 
     def per_parameter(self, c: Columns) -> PerParameter:
-        """Returns the bytes of weights in the products' type, masters and states, each sharded from its
-        ZeRO stage on.
-        """
+        """Returns the bytes of weights in the products' type, masters and states, each sharded from its stage on."""
         sb, cb = c.state_bytes, c.compute_bytes
         autocasts, on_device = self.autocasts(c), 1.0 - c.states_on_host
         zero_1, zero_2, zero_3 = (np.where(c.zero_stage >= stage, c.shard, 1.0) for stage in (1, 2, 3))
@@ -77,13 +75,13 @@ class DeepSpeed(EngineCosts):
         # Low-precision gradients are held in the type of their sums (fp32 under "bf16 with fp32 sums").
         summed = np.maximum(c.gradient_bytes, cb)
         accumulates = c.grad_accum > 1
-        # Unsharded sums in a wider type exist besides the low-precision gradients of the current micro-batch.
+        # In addition to the current micro-batch's low-precision gradients there are unsharded sums in a wider type.
         beside = ~autocasts & (summed > cb) & (c.zero_stage <= 1)
         gradients = np.where(autocasts, sb, summed / zero_2) + np.where(beside, cb, 0.0)
         held = np.where(accumulates | autocasts | beside, gradients, 0.0)
-        # With offload stage 1 still sums unsharded gradients on the device, and stage 2 its own share where the sums
-        # are wider than the products (`stage_1_and_2.py`, `copy_grads_in_partition`); they go to the host only at the
-        # end of a step.
+        # With offload, stage 1 still sums unsharded gradients on the device, and so does stage 2 with its own share if
+        # the sums are wider than the products (`stage_1_and_2.py`, `copy_grads_in_partition`); they move to the host
+        # only at the end of a step.
         away = np.where((c.zero_stage == 2) & (summed > cb), summed / zero_2, 0.0)
         away = np.where(c.zero_stage == 1, summed * accumulates, away)
         return PerParameter(
@@ -94,10 +92,11 @@ class DeepSpeed(EngineCosts):
         )
 
     def _step_copies(self, c: Columns, summed: Array, zero_1: Array, zero_3: Array) -> Array:
-        """Returns the bytes per parameter of this rank's flattened gradients in the step, which stage 3 flattens a
-        sub-group at a time; 16-bit sums are cast to fp32 as well. fp32 sums of 16-bit products are one flat tensor from
-        the start, which the optimizer uses as it is (`stage_1_and_2.py`, `_build_compact_grad_partition_buffer`;
-        `bf16_optimizer.py`); fp32 gradients of fp32 products are flattened.
+        """Returns the bytes per parameter of this rank's flattened gradients in the step.
+
+        Stage 3 flattens one sub-group at a time; 16-bit sums are also cast to fp32. fp32 sums of 16-bit products are
+        one flat tensor from the start, which the optimizer uses directly (`stage_1_and_2.py`,
+        `_build_compact_grad_partition_buffer`; `bf16_optimizer.py`). fp32 gradients of fp32 products are flattened.
         """
         sb, cb = c.state_bytes, c.compute_bytes
         owned = np.maximum(c.layers * c.rank_block / c.parts("depth") / c.shard, 1.0)
@@ -107,9 +106,9 @@ class DeepSpeed(EngineCosts):
         return np.where(alike, sb / zero_1, np.where((sb > cb) & ~self.autocasts(c), flat, 0.0))
 
     def copies(self, c: Columns, ranks: Sequence[tuple[Array, Array]]) -> Iterator[Copies]:
-        """Yields the copies of each rank. Stage 3 keeps up to a set number of gathered parameters. DeepSpeed drops
-        autocast's cache before the loss, except the head's. So with checkpointing the end of the forward pass, with
-        logits of 2 bytes, may hold more than the loss.
+        """Yields the copies of each rank. Stage 3 keeps up to a fixed number of gathered parameters. DeepSpeed drops
+        autocast's cache, except the head's, before the loss. With checkpointing and logits of 2 bytes, the end of the
+        forward pass may therefore hold more than the loss.
         """
         cb, block = c.compute_bytes, c.rank_block
         blocks = c.layers * block / c.parts("depth")
@@ -134,16 +133,16 @@ class DeepSpeed(EngineCosts):
             )
 
     def table_gradient(self, c: Columns) -> Array:
-        """Returns the bytes of the table's gradient. `BF16_Optimizer` casts each gradient to its sums' type before it
-        adds it (`update_hp_grads`).
+        """Returns the bytes of the table's gradient. `BF16_Optimizer` casts each gradient to the type of its sum before
+        adding it (`update_hp_grads`).
         """
         widened = self.autocasts(c) | _sums_whole(c)
         width = np.where(widened, np.maximum(c.gradient_bytes, c.compute_bytes), c.compute_bytes)
         return c.rank_table * width
 
     def buckets(self, c: Columns, owned: Array) -> Array:
-        """Returns the bytes of one bucket, or of two where reductions overlap with compute. Stage 3 allocates its full
-        bucket at the start, whatever the model and the ranks; on a CPU, unwritten pages take no memory.
+        """Returns the bytes of one bucket, or of two if reductions overlap with compute. Stage 3 allocates its full
+        bucket at the start for any model and any number of ranks; on a CPU, unwritten pages take no memory.
         """
         bucket = np.minimum(c.bucket_bytes / np.maximum(c.gradient_bytes, 1.0), owned) * c.gradient_bytes
         count = np.where((c.zero_stage > 1) | _overlaps(c), 2.0, 1.0)
@@ -155,7 +154,7 @@ class DeepSpeed(EngineCosts):
         return np.where(c.is_piped, 2 * boundary, 0.0)
 
     def data_s(self, c: Columns, load: Load) -> Array:
-        """Returns the exposed seconds by stage: 0 reduces after the backward pass, 1 and 2 then gather the updated
+        """Returns the exposed seconds by stage: 0 reduces after the backward pass, 1 and 2 also gather the updated
         parameters, 3 exchanges unit by unit.
         """
         reduced = Buckets.of(c, load.owned).reduced_s * syncs(c)
@@ -164,7 +163,7 @@ class DeepSpeed(EngineCosts):
 
     def _buckets_s(self, c: Columns, load: Load) -> Array:
         """Returns the exposed seconds of stages 1 and 2, which have all-reduced whole buckets since 2023
-        (`stage_1_and_2.py`, `use_multi_rank_bucket_allreduce`). `BF16_Optimizer` all-reduces unsharded sums and steps
+        (`stage_1_and_2.py`, `use_multi_rank_bucket_allreduce`). `BF16_Optimizer` all-reduces unsharded sums and updates
         its part of them.
         """
         buckets, whole_sums = Buckets.of(c, load.owned), _sums_whole(c)
@@ -176,8 +175,8 @@ class DeepSpeed(EngineCosts):
         return times * (sync_s - hidden) + buckets.owners.gather_s(load.owned * c.compute_bytes)
 
     def _units_s(self, c: Columns, load: Load) -> Array:
-        """Returns the exposed seconds of stage 3, which releases each module after each of its passes, so that
-        recomputation gathers it once more (arXiv 2104.07857, section 4.1).
+        """Returns the exposed seconds of stage 3, which releases each module after each pass; recomputation gathers it
+        once more (arXiv 2104.07857, section 4.1).
         """
         again = np.where(c.full_checkpointing > 0, checkpointed_share(c), 0.0)
         ones = np.ones(())
@@ -194,14 +193,14 @@ class DeepSpeed(EngineCosts):
         )
 
     def gradients_to_host_s(self, c: Columns, owned: Array) -> Array:
-        """Returns the seconds of copying gradients to the host. Stage 3 keeps its sums there and loads each sum to add
-        to it (`stage3.py`, `partition_grads`).
+        """Returns the seconds of copying gradients to the host. Stage 3 keeps its sums on the host and loads each sum
+        to add to it (`stage3.py`, `partition_grads`).
         """
         down = owned / c.shard * c.gradient_bytes / c.host_bandwidth
         return np.where((c.zero_stage == 3) & (c.states_on_host > 0), (c.grad_accum - 1) * 2 * down, 0.0)
 
     def hooks(self, c: Columns) -> HookCosts:
-        """Returns the host seconds of one block's hooks. Stage 3 hooks each of six modules in a block; at lower stages
+        """Returns the host seconds of one block's hooks. Stage 3 hooks each of six modules of a block; at lower stages
         the wrapped optimizer hooks each gradient.
         """
         fetching = np.where(c.zero_stage == 3, 6 * GATHER_HOST_S, 0.0)
@@ -213,31 +212,27 @@ class DeepSpeed(EngineCosts):
         )
 
     def step_host_s(self, c: Columns) -> Array:
-        """Returns the host seconds of the optimizer's step. In fp16 the wrapped optimizer checks each gradient for
-        overflow.
-        """
+        """Returns the host seconds of the optimizer's step: in fp16 it checks each gradient for overflow."""
         searches = self.wraps_optimizer(c) & (c.scales_loss > 0) & (c.zero_stage < 3)
         return np.where(searches, 12 * c.layers / c.parts("depth") * GRADIENT_HOST_S, 0.0)
 
     exchanges_both_ways = False  # its instructions send and receive one after the other
 
     def instructions_s(self, c: Columns) -> Array:
-        """Returns the host seconds that the pipeline takes to interpret a micro-step's list of instructions."""
+        """Returns the host seconds to interpret the instructions of a pipeline's micro-step."""
         return np.asarray(INSTRUCTIONS_S)
 
     def sigma(self, c: Columns) -> Array:
-        """Returns the log deviation of stage 3, whose prefetching differs most between versions."""
+        """Returns the log deviation for stage 3, whose prefetching differs between versions."""
         return np.where(c.zero_stage == 3, ZERO_3_SIGMA, 0.0)
 
     def certain(self, recipe: Recipe, layout: Layout, batch: BatchPoint) -> Certain:
-        """Returns the certain memory by stage: that of `per_parameter`, without flat buffers that some versions may not
-        need.
-        """
+        """Returns the certain memory by stage: `per_parameter` without flat buffers that some versions may not need."""
         sizes, stage = Sizes.of(recipe), layout.zero_stage
         state, compute = sizes.state, sizes.compute
         accumulates, on_device = batch.grad_accum > 1, layout.offload == "none"
         if stage == 0 and compute < state:
-            # Gradients appear in the backward pass, and are held only for a further micro-batch.
+            # Gradients appear in the backward pass, and stay only if another micro-batch follows.
             certain = autocast_certain(sizes, layout)
             held = state if accumulates and on_device else 0.0
             return dataclasses.replace(certain, held_gradients=held)

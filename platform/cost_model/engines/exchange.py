@@ -1,4 +1,4 @@
-"""Two ways in which engines exchange gradients: in buckets over all ranks, and unit by unit among sharding ranks."""
+"""Two ways to exchange gradients: in buckets over all ranks, and unit by unit among sharding ranks."""
 
 import dataclasses
 
@@ -15,12 +15,12 @@ RING_UNITS = constants.number("exchange", "RING_UNITS")
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Buckets:
-    """Gradients of one rank, split into buckets that are reduced over all ranks, one after the other."""
+    """Gradients of one rank in buckets, which are reduced over all ranks one after the other."""
 
     ring: Ring
-    """All ranks that hold the same parameters, or share them out."""
+    """All ranks that hold or share the same parameters."""
     owners: Ring
-    """The ranks that share one copy of what the ZeRO stage shards: all, or each group of fewer."""
+    """The ranks that share one copy of the ZeRO stage's tensors: all ranks, or groups of them."""
     across: Ring
     """The ranks of different groups that own the same part."""
     num_bytes: Array
@@ -48,19 +48,17 @@ class Buckets:
 
     @property
     def scattered_s(self) -> Array:
-        """Seconds to reduce-scatter all buckets to the ranks that own their parts; groups of owners then all-reduce
-        each part among them.
-        """
+        """Seconds to reduce-scatter all buckets to their owners; groups of owners then all-reduce each part."""
         bucket = self.num_bytes / self.count
         return self.count * (self.owners.gather_s(bucket) + self.across.all_reduce_s(bucket / self.owners.ranks))
 
 
 def slowdown(c: Columns, ring: Ring) -> Array:
-    """Returns the share of a hidden collective's seconds by which it slows the compute beside it: its channels' units
-    are lost, and its memory traffic grows with the bytes per second that it moves.
+    """Returns the slowdown of compute during a hidden collective, as a share of the collective's seconds: its channels
+    occupy units, and its memory traffic grows with its bytes per second.
 
-    `OVERLAP_SLOWDOWN` was measured on the links inside a node, where it is of both; between nodes less moves in a
-    second. A device of few units, such as a core, loses no more to a collective than that.
+    `OVERLAP_SLOWDOWN`, measured on links inside a node, includes both; between nodes fewer bytes move per second. A
+    device with few units, such as a CPU core, loses at most `OVERLAP_SLOWDOWN`.
     """
     units = np.minimum(RING_UNITS / c.units, OVERLAP_SLOWDOWN)
     traffic = OVERLAP_SLOWDOWN - units
@@ -68,27 +66,27 @@ def slowdown(c: Columns, ring: Ring) -> Array:
 
 
 def hidden_share(c: Columns, ring: Ring) -> Array:
-    """Returns the share that a collective beside compute costs less than one alone: all but `slowdown`, and nothing
-    where a row states that its exchange does not overlap.
+    """Returns the saved share of a collective's seconds when it overlaps with compute: all but `slowdown`; 0 if a row
+    states that its exchange does not overlap.
     """
     return np.where(c.software.stated_overlap < 0, 0.0, 1 - slowdown(c, ring))
 
 
 def exposed_s(c: Columns, ring: Ring, seconds: Array, bucket_s: Array, room: Array) -> Array:
-    """Returns what shows of collectives of `seconds` beside `room` seconds of compute: all but what runs beside it, the
-    `bucket_s` that nothing is left to hide, and what the others slow compute.
+    """Returns the exposed seconds of collectives that take `seconds`, with `room` seconds of compute to overlap: the
+    part beyond `room`, the last bucket's `bucket_s`, and the slowdown of compute.
     """
     hidden = np.minimum(np.maximum(seconds - bucket_s, 0.0), room)
     return seconds - hidden * hidden_share(c, ring)
 
 
 def syncs(c: Columns) -> Array:
-    """Counts the reductions per step: one, or one for each micro-step."""
+    """Returns the number of reductions per step: one, or one per micro-step."""
     return np.where(c.sync_every > 0, c.grad_accum, 1.0)
 
 
 def scattered_s(c: Columns, owned: Array) -> Array:
-    """Returns the seconds of stage 1 and 2 of ZeRO after the backward pass: gradients are reduce-scattered, updated
+    """Returns the seconds of ZeRO stages 1 and 2 after the backward pass: gradients are reduce-scattered and updated
     parameters all-gathered in their own type, together as many bytes as an all-reduce (arXiv 1910.02054, section 7.1).
     """
     buckets = Buckets.of(c, owned)
@@ -107,13 +105,13 @@ def units_s(
     hidden: Array | None,
     stored_bytes: Array,
 ) -> Array:
-    """Returns the exposed seconds per step where units (blocks) are gathered for each pass and their gradients
-    reduce-scattered, overlapping with the compute of the neighbouring block (arXiv 2304.11277, section 3.3).
+    """Returns the exposed seconds per step if units (blocks) are gathered for each pass and their gradients
+    reduce-scattered, overlapping with the neighbouring block's compute (arXiv 2304.11277, section 3.3).
 
     Each exchange takes `collectives` collectives. A micro-step has `gathers` gathers over all ranks that share the
     parameters, `gathers_again` gathers over the `near` ranks that hold them between the passes, and `reductions`
-    reductions. Compute hides the share `hidden` of these; where it is None, `hidden_share`. A parameter on the host
-    has `stored_bytes`.
+    reductions. Compute hides the share `hidden` of these; None stands for `hidden_share`. A parameter on the host has
+    `stored_bytes`.
     """
     stride, per_layer = inside(c, *SHARING), c.rank_block
     unit = Ring.of(c, c.shard, stride=stride)
@@ -131,8 +129,8 @@ def units_s(
     across = Ring.of(c, c.ranks(SHARING) / c.shard, stride=stride * c.shard)
     num_units = load.blocks / per_layer
     talk = num_units * (gathers * gather + gathers_again * second + reductions * scatter)
-    # Replicas of shards reduce on links and a stream of their own, for which the end of a backward pass waits
-    # (torch/distributed/fsdp, `all_reduce_stream`, `finalize_backward`): the last unit's has nothing beside it.
+    # Replicas of shards are reduced on their own links and stream, for which the end of a backward pass waits
+    # (torch/distributed/fsdp, `all_reduce_stream`, `finalize_backward`): the last unit's reduction is not hidden.
     replicas = across.all_reduce_s(reduced * c.gradient_bytes / c.shard)
     beside = np.minimum(np.maximum(num_units - 1, 0.0) * replicas, load.backward)
     trained_outside = np.where(c.adapter_rank > 0, 0.0, outside) if c.has_adapters else outside
@@ -146,8 +144,8 @@ def units_s(
 
 
 def _among_shards_s(c: Columns, unit: Ring, stride: Array, value_bytes: Array, collectives: float) -> Array:
-    """Returns the seconds of a block's gather or reduce-scatter, one of `collectives`: of experts that ranks share out
-    it is one of its own, among the ranks that have the same ones.
+    """Returns the seconds of one of `collectives` for a block's gather or reduce-scatter. With expert parallelism the
+    experts need another collective, among the ranks with the same experts.
     """
     groups = c.parts("experts")
     apart = np.where(groups > 1, c.shared_out / groups, 0.0)

@@ -1,4 +1,4 @@
-"""Gathered parameters on a rank whose engine shards them and gathers them block by block."""
+"""Number of gathered parameters on a rank whose engine shards parameters and gathers them block by block."""
 
 import numpy as np
 
@@ -9,8 +9,8 @@ LIVE_PARAMETERS = constants.number("deepspeed", "LIVE_PARAMETERS")
 
 
 def of_units(c: Columns, block: Array) -> Array:
-    """Returns the number of parameters that FSDP2 holds gathered: the computing block and the prefetched ones, by
-    default the next.
+    """Returns the number of parameters that FSDP2 holds gathered: the computing block and the prefetched ones (by
+    default the next).
 
     `block` is the number of parameters of a block.
     """
@@ -21,9 +21,9 @@ def of_units(c: Columns, block: Array) -> Array:
 def of_modules(c: Columns, *, block: Array, root: Array, blocks: Array) -> Array:
     """Returns the number of parameters that ZeRO-3 holds gathered.
 
-    By default it keeps modules gathered up to `LIVE_PARAMETERS`. Where the layout sets `prefetch`, it holds the
-    prefetched blocks, the computing block and the modules outside the blocks. `block` is the number of parameters of a
-    block, `blocks` of all blocks, `root` of the modules outside them.
+    By default it keeps modules gathered up to `LIVE_PARAMETERS`. If the layout sets `prefetch`, it holds the prefetched
+    blocks, the computing block and the modules outside the blocks. `block` is the number of parameters of a block,
+    `blocks` of all blocks, `root` of the modules outside them.
     """
     ahead = c.axes["prefetch"]
     live = np.minimum(np.minimum(LIVE_PARAMETERS, blocks + root), np.maximum(2 * block, root))

@@ -31,15 +31,15 @@ class Megatron(EngineCosts):
         return np.zeros((), dtype=bool)
 
     def per_parameter(self, c: Columns) -> PerParameter:
-        """Returns the bytes of weights in the products' type, of masters and states sharded from stage 1 on, and of
-        gradients sharded from stage 2 on. Where hooks reduce, stage 0 holds torch's buckets besides the gradients
-        (`reducer.cpp`, unless `gradient_as_bucket_view`).
+        """Returns the bytes of weights in the products' type, of masters and states (sharded from stage 1 on) and of
+        gradients (sharded from stage 2 on). If hooks reduce gradients, stage 0 holds torch's buckets in addition to the
+        gradients (`reducer.cpp`, unless `gradient_as_bucket_view`).
         """
         sb, cb, on_device = c.state_bytes, c.compute_bytes, 1.0 - c.states_on_host
         zero_1, zero_2, zero_3 = (np.where(c.zero_stage >= stage, c.shard, 1.0) for stage in (1, 2, 3))
         masters = np.where(sb > cb, sb, 0.0)
         summed = np.maximum(c.gradient_bytes, cb)
-        # Unsharded sums in a wider type exist besides the low-precision gradients of the current micro-batch.
+        # In addition to the current micro-batch's low-precision gradients there are unsharded sums in a wider type.
         beside = (summed > cb) & (c.zero_stage <= 1)
         gradients = summed / zero_2 + np.where(beside, cb, 0.0)
         in_buckets = (c.software.reduces_by_hooks > 0) & (c.zero_stage == 0) & (c.ranks(SHARING) > 1)
@@ -54,13 +54,15 @@ class Megatron(EngineCosts):
 
     def data_s(self, c: Columns, load: Load) -> Array:
         """Returns the exposed seconds per step: gradients are all-reduced, or reduce-scattered and the updated
-        parameters gathered. A stack that overlaps reduces bucket by bucket beside the last micro-step's backward pass
-        (megatron/core/distributed, `overlap_grad_reduce`), and gathers beside the next step's first forward pass
-        (`overlap_param_gather`); others do so after the backward pass.
+        parameters gathered.
 
-        Where hooks reduce, buckets are all-reduced during the last backward pass at stage 0; from stage 1 on all
-        gradients are all-reduced at once after it, and the gathered parameters copied tensor by tensor, each rank's
-        part by itself.
+        A stack with overlap reduces bucket by bucket during the last micro-step's backward pass
+        (megatron/core/distributed, `overlap_grad_reduce`) and gathers during the next step's first forward pass
+        (`overlap_param_gather`); other stacks do both after the backward pass.
+
+        If hooks reduce gradients, stage 0 all-reduces buckets during the last backward pass. From stage 1 on, one
+        all-reduce of all gradients follows the backward pass, and the gathered parameters are copied tensor by tensor
+        for each rank's part.
         """
         buckets, software = Buckets.of(c, load.owned), c.software
         backward = BACKWARD_SHARE * load.slot
@@ -71,7 +73,7 @@ class Megatron(EngineCosts):
         beside = exposed_s(c, buckets.ring, buckets.reduced_s, NOTHING, backward)
         pieces = BLOCK_TENSORS * load.blocks / c.rank_block * buckets.ring.ranks
         at_once = buckets.ring.all_reduce_s(buckets.num_bytes) + gathered + pieces * LAUNCH_S
-        sums_all = (c.zero_stage >= 1) & (software.overlaps_reduction == 0)  # unless a row states that it overlaps
+        sums_all = (c.zero_stage >= 1) & (software.overlaps_reduction == 0)  # unless a row states overlap
         by_hooks = np.where(c.zero_stage >= 1, after, beside)
         return np.where(software.reduces_by_hooks > 0, np.where(sums_all, at_once, by_hooks), after)
 
@@ -88,8 +90,8 @@ class Megatron(EngineCosts):
         return (times - 1) * reduced + np.where(overlaps, beside, reduced)
 
     def _gathered_s(self, c: Columns, load: Load) -> Array:
-        """Returns the exposed seconds per step of gathering parameters after the optimizer's step: as one, in buckets
-        that the next forward pass waits for in turn, or each owner's part by a broadcast of its own.
+        """Returns the exposed seconds per step of gathering parameters after the optimizer's step: in one gather, in
+        buckets for which the next forward pass waits in turn, or by a broadcast from each owner.
         """
         buckets, num_bytes = _buckets(c, load.owned), load.owned * c.compute_bytes
         overlaps = c.software.overlaps_gather > 0
@@ -105,8 +107,8 @@ class Megatron(EngineCosts):
 
 
 def _buckets(c: Columns, owned: Array) -> Buckets:
-    """Returns the buckets of gradients. Those that overlap with compute grow with the ranks, so that latency does not
-    dominate, unless their size is stated.
+    """Returns the buckets of gradients. The size of overlapped buckets grows with the ranks, to limit the effect of
+    latency, unless the size is stated.
     """
     largest = np.maximum(c.bucket_bytes, BUCKET_PARAMETERS * c.ranks(SHARING) * c.gradient_bytes)
     grows = (c.software.overlaps_reduction > 0) & (c.software.fixed_buckets == 0)

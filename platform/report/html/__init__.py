@@ -1,1 +1,1 @@
-"""A report as one self-contained HTML page: text, tables and charts (matplotlib, inlined as SVG), no script."""
+"""A report as one self-contained HTML page: text, tables and charts (matplotlib's, inlined as SVG), without scripts."""

@@ -1,4 +1,4 @@
-"""Section on what each axis is worth: how much faster one of its values is than another, all else equal."""
+"""The section on the worth of each axis: how much faster one value is than another, all else equal."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,7 +11,7 @@ _MOST_ROWS = 40
 
 
 def worth_of_axes(results: Sequence[StudyResult]) -> Iterator[Block]:
-    """Yields a table of each recipe's comparisons, the most important axis first."""
+    """Yields a table of each recipe's comparisons, the axis with the largest certain gain first."""
     compared = [
         (of_recipe.recipe.label, gains)
         for result in results
@@ -33,7 +33,7 @@ def worth_of_axes(results: Sequence[StudyResult]) -> Iterator[Block]:
 
 
 def _sure(gain: AxisGain) -> float:
-    """Returns the gain that is sure: the lower end of its interval, 0 where that includes none."""
+    """Returns the lower end of the gain's interval; 0 if it is negative or unknown."""
     return max(0.0, gain.ends[0]) if gain.ends else 0.0
 
 

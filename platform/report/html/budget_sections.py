@@ -1,4 +1,4 @@
-"""Sections on training time and search cost: days and device-days against devices, what the search took and saved."""
+"""Sections on training time (days and device-days against devices) and on the search's cost, lessons and savings."""
 
 from collections.abc import Iterator, Sequence
 
@@ -48,7 +48,7 @@ def _curves(name: str, device: str, planned: Sequence[ScalingRow], counts: Seque
 
 
 def cost_of_the_search(results: Sequence[StudyResult]) -> Iterator[Block]:
-    """Yields what each search took, how much of its space it ran, what it taught and what it saves."""
+    """Yields each search's time, coverage, lessons and savings."""
     device = results[0].header.cluster.device_word
     columns: list[Column[StudyResult]] = [
         Column(title="study", value=lambda result: result.header.name, left=True),
@@ -81,5 +81,4 @@ def _tried(result: StudyResult) -> str:
 
 
 def _num_skipped(result: StudyResult) -> int:
-    """Returns the number of layouts that were not run since they do not fit."""
     return len({run.layout for run in result.history.measurements if run.outcome is Outcome.SKIPPED})

@@ -1,4 +1,4 @@
-"""Draws charts with matplotlib as SVG that an HTML page can hold, without its file header."""
+"""Draws matplotlib charts as SVG elements that can be inlined in HTML."""
 
 import html
 import io
@@ -16,18 +16,18 @@ Curve = tuple[str, Sequence[float], Sequence[float]]
 
 INK, FAINT, GRID = "#1f2937", "#6b7280", "#e5e7eb"
 LINES = ("#0f766e", "#b45309", "#1d4ed8", "#be185d", "#4d7c0f", "#7c3aed", "#0e7490", "#991b1b")
-"""Colours of lines, in order, repeated where there are more lines."""
+"""Line colours in order, repeated if there are more lines."""
 MOST_DRAWN = 2000
-"""Number of dots up to which each is drawn on its own; more are one image inside of the chart, which is smaller."""
+"""Largest number of dots drawn as vectors; more are drawn as one image, which is smaller."""
 _DOTS_PER_INCH = 200
 _WIDTH_IN = 4.7
-"""Width of a chart in inches, about that of a phone, so that letters have their size in points there."""
+"""Width of a chart in inches, about that of a phone, so that letters keep their size in points there."""
 _SIZE_PT = 8.5
 
 
 def chart(name: str, draw: Callable[["Axes"], None], *, height_in: float = 3.2) -> str:
-    """Returns the SVG of what `draw` draws on one pair of axes; `name` is its text for screen readers."""
-    # Imported here: a report without a page need not wait for it.
+    """Returns the SVG of `draw`'s drawing on one pair of axes; `name` is its text for screen readers."""
+    # Imported here to save its time in reports without a page.
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -47,13 +47,13 @@ def chart(name: str, draw: Callable[["Axes"], None], *, height_in: float = 3.2) 
         )
     text = file.getvalue()
     svg = text[text.index("<svg") :]
-    # Its size is the page's matter; the frame of the viewBox stays.
+    # The page sets the size; the viewBox keeps the proportions.
     svg = re.sub(r'\s(width|height)="[\d.]+pt"', "", svg, count=2)
     return svg.replace("<svg", f'<svg role="img" aria-label="{html.escape(name)}"', 1)
 
 
 def plain(axes: "Axes") -> None:
-    """Makes the axes light and without a frame."""
+    """Removes frame and tick marks, and adds a light grid."""
     axes.set_axisbelow(True)
     axes.grid(True, color=GRID, lw=0.6)
     axes.tick_params(colors=INK, length=0, labelsize=8)
@@ -75,9 +75,7 @@ def lines(
     marks: bool = True,
     zero: bool = False,
 ) -> str:
-    """Returns a chart of curves, each a name with its x and y. `ticks` names the values of x; with `zero` y begins at
-    0.
-    """
+    """Returns a chart of curves. `ticks` are the labelled values of x; with `zero`, y begins at 0."""
 
     def draw(axes: "Axes") -> None:
         for number, (label, xs, ys) in enumerate(curves):
@@ -95,7 +93,7 @@ def lines(
 
 
 def scale(axes: "Axes", *, log_x: bool, log_y: bool, ticks: Sequence[float] = ()) -> None:
-    """Sets plain figures on both axes, also where they are logarithmic."""
+    """Sets plain (not exponential) figures on both axes, also on logarithmic ones."""
     from matplotlib.ticker import FuncFormatter, NullLocator
 
     plain = FuncFormatter(lambda value, _: f"{value:,.6g}")
@@ -115,5 +113,5 @@ def scale(axes: "Axes", *, log_x: bool, log_y: bool, ticks: Sequence[float] = ()
 
 
 def legend_below(axes: "Axes") -> None:
-    """Puts the legend below the axes, one entry a line: names of layouts are as long as the chart is wide."""
+    """Puts the legend below the axes with one entry a line, because names of layouts may be as wide as the chart."""
     axes.figure.legend(loc="outside lower left", frameon=False, labelcolor=INK, ncols=1)  # type: ignore[reportAttributeAccessIssue]

@@ -16,9 +16,7 @@ _FACTS: list[Column[tuple[str, str]]] = [
 
 
 def conditions(results: Sequence[StudyResult]) -> Iterator[Block]:
-    """Yields cluster, command, commit, versions and environment of each study, and where measurements differ in
-    them.
-    """
+    """Yields cluster, command, commit, versions and environment of each study, and measurements that differ in them."""
     for result in results:
         yield from headed(result.header.name, results)
         measured = [run for run in result.history.measurements if run.outcome is not Outcome.SKIPPED]
@@ -33,7 +31,7 @@ def conditions(results: Sequence[StudyResult]) -> Iterator[Block]:
 def _of_study(
     result: StudyResult, of_runs: Mapping[str, str], measured: Sequence[Measurement]
 ) -> Iterator[tuple[str, str]]:
-    """Yields the conditions of a study, each a name with its value; `of_runs` are those of its first run."""
+    """Yields the conditions of a study as names with values; `of_runs` are those of its first run."""
     header = result.header
     yield "devices", header.cluster.label_under(header.cap_gib)
     yield "begun", header.at
@@ -57,7 +55,6 @@ def _of_study(
 
 
 def facts_of(measured_under: Conditions) -> Mapping[str, str]:
-    """Returns the conditions as values by name."""
     return {
         "device": f"{measured_under.device} ({measured_under.device_memory_gib:.1f} GiB)",
         "nodes": str(measured_under.num_nodes),

@@ -1,4 +1,4 @@
-"""The page's parts as values, which `page.html` lays out: headings, paragraphs, figures, charts and tables."""
+"""The page's elements as values, which `page.html` lays out: headings, paragraphs, facts, charts and tables."""
 
 import dataclasses
 from collections.abc import Iterable, Sequence, Sized
@@ -10,14 +10,12 @@ from platform.report.table import Table, TablePart
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Heading:
-    """A heading inside a section."""
-
     heading: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Paragraph:
-    """A paragraph; a note is in small print."""
+    """A paragraph; `note` selects small print."""
 
     text: str
     note: bool = False
@@ -25,14 +23,14 @@ class Paragraph:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Facts:
-    """Figures side by side, each a name with its value."""
+    """Figures side by side: names with values."""
 
     facts: Sequence[tuple[str, str]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Charts:
-    """Charts in as many columns as the screen has room for, each a caption with an SVG."""
+    """Charts in as many columns as fit on the screen: captions with SVG."""
 
     charts: Sequence[tuple[str, str]]
 
@@ -42,7 +40,7 @@ Block = Heading | Paragraph | Facts | Charts | Table[Any]
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Section:
-    """A section of the page, left out where it has no content."""
+    """A section of the page; it is left out if it has no blocks."""
 
     id: str
     title: str
@@ -50,12 +48,11 @@ class Section:
 
 
 def headed(name: str, among: Sized) -> list[Block]:
-    """Returns a heading with the name where it is one of several."""
     return [Heading(name)] if len(among) > 1 else []
 
 
 def blocks_of(parts: Iterable[TablePart]) -> list[Block]:
-    """Returns the tables of a terminal's report for a page."""
+    """Returns the page's form of the tables of a terminal report."""
     return [
         block
         for part in parts
@@ -64,8 +61,8 @@ def blocks_of(parts: Iterable[TablePart]) -> list[Block]:
 
 
 def document(title: str, subtitle: str, sections: Iterable[Section], *, refresh_s: int | None = None) -> str:
-    """Returns the whole page, with links to its sections. All text is escaped; charts are taken as they are."""
-    # Imported here, as matplotlib is: a report without a page need not wait for it.
+    """Returns the whole page, with links to its sections. Text is escaped; charts are inserted unchanged."""
+    # Imported here, like matplotlib, to save its time in reports without a page.
     from jinja2 import Environment, FileSystemLoader
 
     loader = FileSystemLoader(Path(__file__).parent)

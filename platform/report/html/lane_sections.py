@@ -1,4 +1,4 @@
-"""The section on trials side by side: which node ran which trial when."""
+"""The section on trials side by side: nodes and times of each trial."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def trials_side_by_side(results: Sequence[StudyResult]) -> Iterator[Block]:
-    """Yields a picture of nodes and time for each study whose trials ran side by side."""
+    """Yields a picture of nodes and time for each study that ran trials side by side."""
     for result in results:
         if lanes_words(result.history):
             name = result.header.name
@@ -42,5 +42,5 @@ def _picture(name: str, spans: Sequence[LaneSpan]) -> str:
 
 
 def _by_number(address: str) -> tuple[str, ...]:
-    """Returns an address as what it is sorted by: 10.0.0.9 before 10.0.0.10."""
+    """Returns the sort key of an address, so that 10.0.0.9 comes before 10.0.0.10."""
     return tuple(f"{int(part):05d}" if part.isdecimal() else part for part in address.split("."))

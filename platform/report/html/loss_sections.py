@@ -12,7 +12,7 @@ from trainers.records.training_files import RECORDS
 from trainers.records.training_lines import Reader, without_redone
 
 _MOST_POINTS = 400
-"""Number of points of a curve; with more steps, each point is the mean of consecutive ones."""
+"""Largest number of points of a curve; with more steps, a point is the mean of consecutive ones."""
 _MOST_TRAININGS = 12
 _LOSS = "loss (nats a token)"
 
@@ -73,7 +73,7 @@ def _trainings(folders: Sequence[Path]) -> list[Path]:
 
 
 def of_steps(steps: Sequence[Steps]) -> tuple[list[float], list[float]]:
-    """Returns the tokens after each step, and its loss."""
+    """Returns the tokens after each step, and each step's loss."""
     tokens: list[float] = []
     losses: list[float] = []
     for step in steps:
@@ -84,7 +84,7 @@ def of_steps(steps: Sequence[Steps]) -> tuple[list[float], list[float]]:
 
 
 def thinned(name: str, xs: Sequence[float], ys: Sequence[float], limit: int = _MOST_POINTS) -> Curve:
-    """Returns the curve with at most `limit` points, each the mean of as many neighbours at the last one's x."""
+    """Returns the curve with at most `limit` points, each the mean of consecutive points at the last one's x."""
     of_each = -(-len(xs) // limit)
     ends = range(0, len(xs), of_each)
     parts = [(xs[i : i + of_each], ys[i : i + of_each]) for i in ends]

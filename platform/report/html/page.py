@@ -1,4 +1,4 @@
-"""Builds the page from its sections and writes the file."""
+"""Builds the HTML page from its sections and writes the file."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -35,7 +35,7 @@ def write_page(path: Path, results: Sequence[StudyResult], folders: Sequence[Pat
 
 
 def page(results: Sequence[StudyResult], folders: Sequence[Path] = (), *, refresh_s: int | None = None) -> str:
-    """Returns the report of the studies as HTML, which a browser loads again after `refresh_s`."""
+    """Returns the report of the studies as HTML. With `refresh_s`, the browser reloads it after that many seconds."""
     groups = groups_of(results)
     names = ", ".join(result.header.name for result in results)
     clusters = "; ".join(dict.fromkeys(result.header.cluster.label_under(result.header.cap_gib) for result in results))
@@ -62,7 +62,6 @@ def page(results: Sequence[StudyResult], folders: Sequence[Path] = (), *, refres
 
 
 def _caveats(results: Sequence[StudyResult]) -> str:
-    """Returns the names of all results' caveats as a sentence; "" for none."""
     names = {caveat.name: None for result in results for of_recipe in result.of_study for caveat in of_recipe.caveats}
     return f" Caveats: {', '.join(names)}." if names else ""
 
@@ -87,7 +86,7 @@ _ANSWER = {
     "days": "",
     "cost": "",
 }
-"""Keys of the answer's figures, and their names where no title above stands for them."""
+"""Keys of the answer's figures, with their names; "" stands for the column's title."""
 
 
 def _batches(results: Sequence[StudyResult]) -> list[Block]:

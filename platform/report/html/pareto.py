@@ -1,4 +1,4 @@
-"""The Pareto front: the points that no other one beats in every respect."""
+"""The Pareto front: the points that no other point beats in every respect."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -12,26 +12,24 @@ from trainers.records.measurement import Measurement, Outcome
 from trainers.spec.recipe import Recipe
 
 _MOST_COMPARED = 2000
-"""Number of points, the fastest, that are compared with each other: the time grows with their square."""
+"""Number of fastest points that are compared with each other, because the time grows with the square."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Group:
-    """All measurements of one recipe in a page's studies."""
+    """All measurements of one recipe in the studies of a page."""
 
     recipe: Recipe
     parts: tuple[tuple[StudyResult, RecipeResult], ...]
     rows: tuple[MeasuredRow, ...]
-    """The run that stands for each point, of all studies, skipped ones included."""
+    """A row for each point of all studies, skipped ones included."""
 
     @property
     def measurements(self) -> list[Measurement]:
-        """The rows' measurements."""
         return [row.run for row in self.rows]
 
     @property
     def points(self) -> list[MeasuredRow]:
-        """The rows that ran well."""
         return [row for row in self.rows if row.run.outcome is Outcome.OK and row.run.tokens_per_s]
 
     @property
@@ -46,7 +44,7 @@ class Group:
 
 
 def groups_of(results: Sequence[StudyResult]) -> list[Group]:
-    """Returns the recipes that were measured, each with its studies, in the order of their appearance."""
+    """Returns a group for each measured recipe, in order of first appearance."""
     parts: dict[str, list[tuple[StudyResult, RecipeResult]]] = {}
     for result in results:
         for recipe_result in result.measured:
@@ -79,7 +77,7 @@ def _head_room(row: MeasuredRow) -> float:
 
 
 def choices(points: Sequence[MeasuredRow]) -> dict[str, MeasuredRow]:
-    """Returns the best point in each respect by the respect's name; of equals the faster one."""
+    """Returns the best point by the name of the criterion; among equals, the faster one."""
     if not points:
         return {}
     return {
@@ -91,9 +89,7 @@ def choices(points: Sequence[MeasuredRow]) -> dict[str, MeasuredRow]:
 
 
 def front(points: Sequence[MeasuredRow]) -> list[MeasuredRow]:
-    """Returns the points that no other one beats in speed, device time a token, head-room and number of devices at
-    once, the fastest first.
-    """
+    """Returns the Pareto front in speed, device time per token, head-room and number of devices, the fastest first."""
     ordered = sorted(points, key=_speed, reverse=True)[:_MOST_COMPARED]
     gains = np.array(
         [(_speed(point), -_device_s_per_token(point), _head_room(point), -point.run.num_devices) for point in ordered]
@@ -105,7 +101,7 @@ def front(points: Sequence[MeasuredRow]) -> list[MeasuredRow]:
 
 
 def staircase(points: Sequence[MeasuredRow]) -> tuple[list[float], list[float]]:
-    """Returns the front of speed against memory alone, as GiB and tokens/s, of points whose memory was measured."""
+    """Returns the Pareto front of speed against memory as lists of GiB and tokens/s, of points with measured memory."""
     gib: list[float] = []
     speed: list[float] = []
     measured = [(point.run.peak_allocated_gib, _speed(point)) for point in points if point.run.peak_allocated_gib]

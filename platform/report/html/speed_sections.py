@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _MOST_ROWS = 40
-"""Number of layouts of a heat map, the fastest ones; the rest is counted."""
+"""Number of layouts in a heat map, the fastest ones; the others are counted."""
 _MOST_LINES = 5
-"""Number of layouts whose curves are drawn, the fastest ones: more could not be told apart."""
+"""Number of layouts whose curves are drawn, the fastest ones; more could not be told apart."""
 _MOST_OF_FRONT = 12
 _GOOD = (15, 118, 110)
 _FAILED = "#7c3aed"
@@ -132,7 +132,6 @@ def _heat_map(
 
 
 def _heat_column(size: int, fastest: float, winners: Container[tuple[Recipe, Layout, BatchPoint]]) -> Column[_HeatRow]:
-    """Returns the heat map's column of one micro-batch."""
 
     def text(row: _HeatRow) -> str | None:
         cell = row[1].get(size)
@@ -143,7 +142,7 @@ def _heat_column(size: int, fastest: float, winners: Container[tuple[Recipe, Lay
 
 
 def _best_by_layout(measured: Sequence[Measurement]) -> dict[Layout, float]:
-    """Returns the best tokens/s of each layout; 0 where no point of it has a figure that counts."""
+    """Returns the best tokens/s of each layout; 0 if no point of it has a valid figure."""
     best: dict[Layout, float] = defaultdict(float)
     for measurement in measured:
         best[measurement.layout] = max(
@@ -176,7 +175,7 @@ def _cell_text(measurement: Measurement) -> str:
 
 
 def _shade(measurement: Measurement | None, fastest: float) -> str:
-    """Returns the style of a cell: the darker the faster, or the colour of what went wrong."""
+    """Returns the style of a cell: the darker the faster, or the colour of the failure."""
     if measurement is None:
         return ""
     if measurement.outcome not in TIMED:
@@ -187,9 +186,7 @@ def _shade(measurement: Measurement | None, fastest: float) -> str:
 
 
 def against_batch_and_length(groups: Sequence[Group]) -> Iterator[Block]:
-    """Yields step time, latency and tokens/s against micro-batch, and against sequence length where several were
-    measured.
-    """
+    """Yields step time, latency and tokens/s against micro-batch, and against sequence length if there are several."""
     measured = [(group, fastest) for group in groups if (fastest := list(_fastest(group)))]
     for group, fastest in measured:
         sizes = sorted({point.batch.micro_batch for _, points in fastest for point in points})
@@ -209,7 +206,7 @@ def against_batch_and_length(groups: Sequence[Group]) -> Iterator[Block]:
 
 
 def latency_s(measurement: Measurement) -> float:
-    """Returns the seconds of one micro-step: measured, or its share of the step where the parts were not timed."""
+    """Returns the seconds of a micro-step: measured, or step over accumulation if the parts were not timed."""
     timed = measurement.middle_micro_step_s or measurement.last_micro_step_s
     return timed or (measurement.step_time_s or 0.0) / measurement.batch.grad_accum
 
@@ -239,7 +236,7 @@ def _fastest(group: Group) -> Iterator[tuple[Layout, list[Measurement]]]:
     for measurement in group.measurements:
         if measurement.outcome in TIMED and measurement.tokens_per_s:
             timed[measurement.layout].append(measurement)
-    # A curve of several points says more than a single dot: those come last.
+    # Layouts with a single dot come last, because a curve says more.
     order = sorted(timed, key=lambda key: (len(timed[key]) == 1, -max(rung.tokens_per_s or 0.0 for rung in timed[key])))
     for layout in order[:_MOST_LINES]:
         yield layout, sorted(timed[layout], key=lambda rung: rung.batch.micro_batch)

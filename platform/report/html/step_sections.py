@@ -1,4 +1,4 @@
-"""Sections on the step: where its time goes, and predictions beside measurements."""
+"""Sections on the step: its parts, and predictions beside measurements."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -21,9 +21,7 @@ _MOST_BARS = 8
 
 
 def where_the_step_goes(groups: Sequence[Group], results: Sequence[StudyResult]) -> Iterator[Block]:
-    """Yields profiled winners part by part beside the cost model, and micro-steps and optimizer of the fastest
-    others.
-    """
+    """Yields the parts of profiled winners' steps beside predictions, and timed parts of the fastest other steps."""
     for result in results:
         if parts := list(profile_parts(result)):
             yield from [*headed(result.header.name, results), *blocks_of(parts)]
@@ -37,13 +35,12 @@ def where_the_step_goes(groups: Sequence[Group], results: Sequence[StudyResult])
 
 
 def _timed(group: Group) -> list[Measurement]:
-    """Returns the fastest measurements with timed parts."""
     timed = [run for run in group.measurements if run.outcome in TIMED and _parts(run)]
     return sorted(timed, key=lambda run: run.step_time_s or 0.0)[:_MOST_BARS]
 
 
 def _parts(measurement: Measurement) -> dict[str, float]:
-    """Returns the seconds of the step's timed parts; empty where they were not timed."""
+    """Returns the seconds of the step's timed parts; empty if they were not timed."""
     if not measurement.step_time_s or measurement.optimizer_step_s is None or measurement.last_micro_step_s is None:
         return {}
     others = max(0.0, measurement.step_time_s - measurement.last_micro_step_s - measurement.optimizer_step_s)
@@ -85,7 +82,7 @@ def predicted_and_measured(results: Sequence[StudyResult]) -> Iterator[Block]:
 
 
 def _predicted(result: StudyResult) -> list[Block]:
-    """Returns the charts and the error of one study; nothing where its devices are unknown."""
+    """Returns the charts and the error of one study; empty if its devices are unknown CPUs or nothing was timed."""
     name, cluster = result.header.name, result.header.cluster
     timed = [run for run in result.history.measurements if run.outcome in TIMED and run.step_time_s and not run.repeat]
     forecaster = forecaster_of(result.header)

@@ -1,4 +1,4 @@
-"""The confirmation trials that a session has run already, read from its journal."""
+"""The confirmation trials that a session has already run, read from its journal."""
 
 from collections.abc import Iterable
 
@@ -8,14 +8,12 @@ from trainers.records.journal import TrialStart
 
 
 def attempted_trials(trials: Iterable[TrialStart], history: History) -> tuple[TrialStart, ...]:
-    """Returns the confirmation trials that are not to be tried again in the session that ran them, whatever they
-    left.
-    """
+    """Returns the confirmation trials that the session which ran them must not repeat, whatever their result."""
     return tuple(trial for trial in trials if trial.is_final and not _runs_again(trial, history))
 
 
 def _runs_again(trial: TrialStart, history: History) -> bool:
-    """Returns whether the trial's processes died or never started, or its gate took the time of its rung."""
+    """Returns whether the trial's processes died or never started, or its gate used up its rung's time."""
     end = history.trial_end(trial.trial_id)
     if end is None or end.state == "done":
         return False

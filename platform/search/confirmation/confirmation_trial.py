@@ -1,4 +1,4 @@
-"""One trial after the search."""
+"""A trial after the search."""
 
 import dataclasses
 
@@ -12,7 +12,7 @@ from trainers.spec.recipe import Recipe
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ConfirmationTrial:
-    """One trial after the search."""
+    """A trial after the search."""
 
     state: SearchState
     """CONFIRMING, BREAKING_TIES, MEASURING_WINNER, GATING or PROFILING."""
@@ -21,16 +21,16 @@ class ConfirmationTrial:
     rungs: tuple[BatchPoint, ...] = ()
     """The one point to run; empty for a gate alone and for a profile."""
     repeat: int = 0
-    """Number of the point's run; the winner's gate alone has that of its run at length, the reference's 0."""
+    """Number of the point's run. The winner's gate alone has that of its run at length, the reference's has 0."""
     gate: GateSize | None = None
     leave_s: float = 0.0
-    """Seconds of a budget that must be left when its rung begins, for the rung and for the gate's reference."""
+    """Seconds of a budget that must remain when the rung begins, for the rung and the reference's gate."""
     profile: BatchPoint | None = None
     """The point to profile."""
 
     @property
     def is_winner_run(self) -> bool:
-        """Whether it runs the winner at length, or without rungs the winner's gate."""
+        """Whether the trial is the winner's run at length, or the winner's gate without rungs."""
         return self.state is SearchState.MEASURING_WINNER or (self.state is SearchState.GATING and self.repeat > 0)
 
     @property

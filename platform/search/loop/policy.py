@@ -1,19 +1,19 @@
 """Decides what the end of a trial means: whether its layout is tried again, and whether the cluster is at fault. Pure.
 
-How a trial can end, and what follows:
+Ends of trials, and what follows:
 
-| kind | what is known | trials that follow |
+| kind | known facts | further trials |
 |---|---|---|
-| ran | the ladder came to its end, by memory, loss or time too | none is needed |
-| failed, hung | a rank, or its watchdog, said what it was | none: the layout's own failure is a result |
-| died | a process is gone and nobody says why | one more, another if that dies on the same nodes; then `failed` |
-| node lost | a node that the trial ran on is gone | three more: the layout had no part in it |
-| unstarted | no worker ever spoke | any number: nothing of the layout ran |
-| crowded | its host ran out of memory while other trials ran there | one more, alone: the others may be the cause |
+| ran | the ladder ended, also by memory, loss or time | none needed |
+| failed, hung | a rank or its watchdog stated the cause | none: the layout's own failure is a result |
+| died | a process is gone without a message | one, another if the second dies on the same nodes; then `failed` |
+| node lost | a node of the trial is gone | three: the layout had no part in it |
+| unstarted | no worker ever reported | any number: nothing of the layout ran |
+| crowded | its host ran out of memory beside other trials | one, alone: the others may be the cause |
 
-Died, node lost and unstarted say that the cluster may be at fault, and where they come one after another it is: the
-session ends. A lost node is no such fault where the nodes that are left hold a trial. Where trials run side by side, a
-node on which two in a row end so is left out first.
+Died, node lost and unstarted may be the cluster's fault; several in a row are, and end the session. A lost node is not
+a fault if the remaining nodes hold a trial. If trials run side by side, a node on which two in a row end this way is
+excluded first.
 """
 
 import dataclasses
@@ -27,8 +27,6 @@ from trainers.records.measurement import Measurement, Outcome
 
 
 class Kind(enum.StrEnum):
-    """The ways in which a trial ends."""
-
     RAN = "ran"
     FAILED = "failed"
     HUNG = "hung"
@@ -52,20 +50,16 @@ class Next(enum.Enum):
 
 
 RETRIES: dict[Kind, float] = {Kind.DIED: 1, Kind.NODE_LOST: 3, Kind.UNSTARTED: float("inf"), Kind.CROWDED: 1}
-"""Number of further trials that a layout, or a final run, gets in a session after an end of each kind; other kinds get
-none.
-"""
+"""Number of further trials that a layout or confirmation run gets in a session; 0 for other kinds."""
 MOST_DEATHS = 2
-"""Number of deaths of a layout after which it gets no further trial, wherever they were."""
+"""Number of deaths after which a layout gets no further trial, wherever they occurred."""
 IN_A_ROW = 3
-"""Number of consecutive unexplained ends, of at least two layouts or of trials that never ran, that blame the
-cluster.
-"""
+"""Number of unexplained ends in a row, of two layouts or of trials that never ran, that blame the cluster."""
 WINDOW = 10
 MOST_OF_WINDOW = 8
-"""Number of bad ends among the last `WINDOW` trials that blame the cluster or what is installed on it."""
+"""Number of bad ends among the last `WINDOW` trials that blame the cluster or its installation."""
 RECENT = 1000
-"""Number of the last ends that are looked at: a session may have ten thousand."""
+"""Number of last ends considered; a session may have ten thousand."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,12 +70,12 @@ class Ended:
     """The candidate's key and the number of its run."""
     kind: Kind
     node: str = ""
-    """The node that it failed on, "" where unknown."""
+    """The node on which the trial failed; "" if unknown."""
     reason: str = ""
     placed: tuple[str, ...] = ()
-    """Addresses of the nodes that it was given; empty where it might run on any."""
+    """Addresses of the trial's nodes; empty if it could run on any."""
     has_spare: bool = False
-    """Whether the nodes that are left hold a trial."""
+    """Whether the remaining nodes hold a trial."""
 
     @property
     def is_of_cluster(self) -> bool:
@@ -100,9 +94,9 @@ def kind_of(
 ) -> Kind:
     """Returns the kind of a trial's end.
 
-    `state` is what its processes report, `outcome` what ended its ladder (None for nothing), `started` whether a worker
-    reported, `node_lost` whether one of its nodes is gone. A trial that `measures` nothing runs a gate's reference or a
-    profile. One that `is_crowded` was killed for lack of host memory while others ran on its hosts.
+    `state` is what its processes report, `outcome` the one that ended its ladder (None: none), `started` whether a
+    worker reported, `node_lost` whether one of its nodes is gone. `measures` is false for a reference's gate or a
+    profile. `is_crowded` means that it was killed for lack of host memory while others ran on its hosts.
     """
     if is_crowded and outcome is None:
         return Kind.CROWDED
@@ -130,10 +124,9 @@ def end_of(
     placed: Sequence[str] = (),
     has_spare: bool = False,
 ) -> Ended:
-    """Returns the end of a trial from its ladder's `verdict` (None for none) and from what Tune and its processes
-    report.
+    """Returns the end of a trial from its ladder's `verdict` (None: none) and the reports of Tune and its processes.
 
-    The arguments are those of `kind_of`; the trial ran on `nodes`, by rank, of which `lost_nodes` no longer answer.
+    The arguments are those of `kind_of`. `nodes` are the trial's nodes by rank, of which `lost_nodes` no longer answer.
     """
     kind = kind_of(
         state,
@@ -144,7 +137,7 @@ def end_of(
         is_crowded=is_crowded,
     )
     if state == "failed" and verdict is not None:
-        # A process that ends after the verdict is a consequence: the verdict's reason stays.
+        # A process that ends after the verdict is a consequence, so the verdict's reason stays.
         reason, rank = verdict.reason, verdict.rank
     reason = reason or ("" if started else "its workers did not start")
     node = next(iter(lost_nodes), "") or (nodes[rank] if rank is not None and rank < len(nodes) else "")
@@ -157,17 +150,17 @@ def follows(ends: Sequence[Ended]) -> Next:
     if last.kind not in RETRIES:
         return Next.SETTLED
     same = [end for end in ends if end.key == last.key and end.kind is last.kind]
-    # A death where it died before may be the node's.
+    # Repeated deaths on the same nodes may be the node's fault.
     is_placed = last.kind is Kind.DIED and bool(last.placed) and len(same) <= MOST_DEATHS
     times = len({end.placed for end in same}) if is_placed else len(same)
     return Next.RETRY if times <= RETRIES[last.kind] else Next.GIVEN_UP
 
 
 def fault(ends: Sequence[Ended], *, num_lanes: int = 1) -> str:
-    """Returns why the cluster is at fault given a session's `ends` so far; "" where it is not.
+    """Returns why the cluster is at fault after a session's `ends` so far; "" if it is not.
 
-    A layout that dies again and again is itself at fault: dead processes count only if two layouts had them. So is a
-    node: where `num_lanes` trials run side by side, those in a row had at least half as many places.
+    A layout that dies repeatedly is itself at fault, so dead processes count only if two layouts had them. A node may
+    be at fault too: of `num_lanes` trials side by side, those in a row must have had at least half as many places.
     """
     counted = [end for end in ends[-RECENT:] if end.is_of_cluster or not end.kind.unexplained]
     row = list(itertools.takewhile(lambda end: end.is_of_cluster, reversed(counted)))
@@ -185,16 +178,14 @@ def fault(ends: Sequence[Ended], *, num_lanes: int = 1) -> str:
 
 
 def failing_nodes(streaks: Counter[str], end: Ended) -> frozenset[str]:
-    """Counts the trial's end in the `streaks` of ends of that kind by node; returns the addresses of nodes on which the
-    last two trials that were given them died, lost a node or never started.
-    """
+    """Counts unexplained ends in a row by node in `streaks`; returns the nodes with at least two."""
     for address in end.placed:
         streaks[address] = streaks[address] + 1 if end.kind.unexplained else 0
     return frozenset(address for address, number in streaks.items() if number > 1)
 
 
 def _nodes_text(bad: Sequence[Ended]) -> str:
-    """Returns the node on which most of them failed, where one stands out."""
+    """Returns text on the node on which most of the trials failed; "" if none stands out."""
     commonest = Counter(end.node for end in bad if end.node).most_common(1)
     if not commonest or 2 * commonest[0][1] <= len(bad):
         return ""

@@ -1,6 +1,6 @@
 """Ends a search whose trial never starts.
 
-A thread watches without calling Ray: if Ray is stuck, the main thread is stuck too.
+A thread watches without calling Ray, because a stuck Ray also blocks the main thread.
 """
 
 import contextlib
@@ -14,16 +14,15 @@ from trainers.records.plain_files import read_json
 from trainers.spec.errors import MissingFileError
 
 START_S = 600.0
-"""Seconds a trial may take until its workers first report: twice the limit that its own process gives them
-(`trainers.trial.trainable.START_S`), since that process has to be placed and started first.
+"""Seconds until a trial's workers must first report: twice the limit of its own process
+(`trainers.trial.trainable.START_S`), which has to be placed and started first.
 """
 _POLL_S = 2.0
 
 
 @contextlib.contextmanager
 def starts(running: Callable[[], Collection[str]], state: Path, on_overdue: Callable[[str], None]) -> Generator[None]:
-    """Calls `on_overdue`, once and from another thread, with a sentence when one of the `running` trials does not
-    start.
+    """Calls `on_overdue` once from another thread with a sentence if one of the `running` trials does not start.
 
     A trial has started when its id is in the recorder's file `state`.
     """
@@ -55,5 +54,5 @@ def _watch_start(
 def _started(state: Path) -> set[str]:
     try:
         return set(read_json(state)["statuses"])
-    except MissingFileError:  # before the first word of any trial
+    except MissingFileError:  # no trial has reported yet
         return set()

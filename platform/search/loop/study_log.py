@@ -1,4 +1,4 @@
-"""The session's knowledge of its study: the history, with results that are not yet written to the journal."""
+"""The session's knowledge of its study: the history, including results not yet written to the journal."""
 
 from collections.abc import Iterable
 
@@ -10,26 +10,25 @@ from trainers.records.measurement import Measurement
 
 
 class StudyLog:
-    """A study's history with the journal that it comes from."""
+    """A study's history together with its journal."""
 
     def __init__(self, study: Study) -> None:
         self._study = study
         self._tail, self._history = study.follow()
         self._unwritten: list[Measured] = []
-        """Settled without a trial: in `history` already, in the journal with the next line."""
+        """Results settled without a trial. They are already in `history`, and are written before the next line."""
 
     @property
     def history(self) -> History:
-        """The history as of the last `refresh`."""
         return self._history
 
     @property
     def has_unwritten(self) -> bool:
-        """Whether something settled is not yet in the journal."""
+        """Whether a settled result is not yet in the journal."""
         return bool(self._unwritten)
 
     def refresh(self) -> None:
-        """Reads what running trials have written since the last call."""
+        """Reads the lines that running trials have written since the last call."""
         self._history.extend(self._tail.read())
 
     def record_outcomes(self, measurements: Iterable[Measurement]) -> None:
@@ -39,13 +38,13 @@ class StudyLog:
         self._unwritten += entries
 
     def write(self) -> None:
-        """Writes what was settled to the journal."""
+        """Writes the settled results to the journal."""
         for entry in self._unwritten:
             self._study.record(entry)
         self._unwritten.clear()
         self.refresh()
 
     def record(self, line: Line) -> None:
-        """Writes what was settled to the journal, then the line."""
+        """Writes the settled results to the journal, then `line`."""
         self.write()
         self._study.record(line)

@@ -1,4 +1,4 @@
-"""Several searches on one cluster, as on several numbers of devices: whose trial begins next."""
+"""Several searches on one cluster, for several numbers of devices: decides whose trial begins next."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from trainers.records.job import Job
 
 
 class Together:
-    """Searches that share a cluster: each is asked in turn for a trial beside those of all of them."""
+    """Searches that share a cluster; each is asked in turn for a trial beside those of all of them."""
 
     def __init__(self, loops: Sequence[SearchLoop]) -> None:
         self.loops = tuple(loops)
@@ -15,13 +15,13 @@ class Together:
             loop.beside = tuple(other for other in self.loops if other is not loop)
 
     def next_job(self) -> tuple[SearchLoop, Job] | None:
-        """Returns the next trial with its search; None where none may begin beside those that run, and without any when
-        all are over.
+        """Returns the next trial with its search; None if none may begin now, or without running trials if all are
+        over.
 
-        The search of the largest trials is asked first, and smaller ones fill what it leaves: its nodes become free
-        together. Under a limit of time, which all must keep to, it is the one that holds the fewest nodes, of several
-        the one that held them for the shortest time. Where it finds no room and none of its trials runs, the others
-        wait with it until there is: small trials would take each node as it becomes free.
+        The search with the largest trials is asked first, and smaller ones fill the rest, because the nodes of a large
+        trial become free together. Under a time limit, which all must keep, it is the search that holds the fewest
+        nodes, then the one that held them for the shortest time. If a search finds no room while none of its trials
+        runs, all others wait with it; otherwise small trials would take each node that becomes free.
         """
         for loop in sorted(self.loops, key=_turn):
             if (job := loop.next_job()) is not None:
@@ -32,7 +32,7 @@ class Together:
 
     @property
     def num_lanes(self) -> int:
-        """Trials that may run side by side now, where each search had the cluster to itself."""
+        """Number of trials that could run side by side now if each search had the cluster to itself."""
         return sum(loop.num_lanes for loop in self.loops)
 
 

@@ -1,4 +1,4 @@
-"""The least time that the search's next trial takes, from what the study has measured."""
+"""Estimates the least time of the search's next trial from the study's measurements."""
 
 from collections.abc import Sequence
 
@@ -12,9 +12,9 @@ from trainers.spec.batch import BatchPoint
 def least_trial_s(candidate: Candidate, rungs: Sequence[BatchPoint], history: History, timing: Timing) -> float:
     """Returns the least seconds of a trial of `candidate` that climbs `rungs`; 0 before the first trial.
 
-    Rungs are about equally long, since each has as many steps as fill its time. With whole steps, or a stated number of
-    them, a rung is longer the more tokens its steps have: then the longest rungs of earlier trials, where their steps
-    have at least as many tokens as those of the first rung here, are scaled down to it.
+    Rungs take about equally long, because each has as many steps as fill its time. With whole steps or a fixed number
+    of steps, a rung takes longer the more tokens its steps have. Then the longest rungs of earlier trials whose steps
+    have at least as many tokens as the first rung's here are scaled down to it.
     """
     measured = history.longest_rungs
     if not measured or not timing.fixes_steps:

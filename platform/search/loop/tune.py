@@ -1,4 +1,4 @@
-"""The only module that talks to Ray Tune: turns the loop's jobs into Tune trials, and Tune's ends into the loop's."""
+"""The only module that calls Ray Tune: turns the loop's jobs into Tune trials, and Tune's ends into the loop's."""
 
 import contextlib
 import dataclasses
@@ -31,16 +31,16 @@ from trainers.trial.recorder import MAX_RESTARTS, Recorder, RecorderError
 from trainers.trial.trainable import host_memory, run_trial, write
 
 MOST_TRIALS = 1024
-"""Most trials at a time that Tune is told of; the nodes that are there when a trial begins are the true limit."""
+"""Largest number of simultaneous trials told to Tune; the nodes present when a trial begins are the real limit."""
 LANES_TO_COME = 64
-"""Trials side by side for which the CPUs of Tune's side are enough, however few a search begins with."""
+"""Number of trials side by side for which the CPUs of Tune's side suffice, however few a search begins with."""
 
 
 @contextlib.contextmanager
 def recorder(journal: Path, state: Path) -> Generator[str]:
     """Runs the study's recorder actor on this node and yields its name.
 
-    Ray restarts it when it dies. It keeps in the file `state` what is not in the journal.
+    Ray restarts it if it dies. The file `state` keeps its data that are not in the journal.
     """
     name = f"recorder-{uuid.uuid4().hex[:8]}"
     this_node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
@@ -55,9 +55,7 @@ def recorder(journal: Path, state: Path) -> Generator[str]:
 
 
 def note_of(*, is_local: bool, scratch: Path) -> Note:
-    """Returns a note of what this driver runs on the cluster, so that a later driver can remove it if this one is
-    killed.
-    """
+    """Returns a note of this driver's resources on the cluster, for a later driver if this one is killed."""
     context = ray.get_runtime_context()
     return Note(
         ray_session=cast(Any, ray)._private.worker.global_worker.node.get_session_dir_path() if is_local else "",
@@ -68,9 +66,9 @@ def note_of(*, is_local: bool, scratch: Path) -> Note:
 
 
 def sweep(note: Note) -> str:
-    """Removes what a killed driver left on this cluster; returns a sentence on it, "" for nothing.
+    """Removes a killed driver's resources from this cluster; returns a sentence about them, "" if there were none.
 
-    Ray ends a dead driver's actors by itself, and should end its placement groups too.
+    Ray ends a dead driver's actors itself, and should end its placement groups too.
     """
     if note.cluster != ray.get_runtime_context().get_session_name():
         return ""
@@ -83,16 +81,16 @@ def sweep(note: Note) -> str:
 
 
 def run(loops: Sequence[SearchLoop], *, driver_ip: str, scratch: Path) -> None:
-    """Runs the jobs of all loops, each as soon as one has it, until there are no more; Tune keeps its own files in
+    """Runs the jobs of all loops, each as soon as it exists, until there are no more. Tune keeps its files in
     `scratch`.
 
     Raises:
-        KeyboardInterrupt: the user asked to stop; workers are taken down with the connection to Ray.
+        KeyboardInterrupt: the user asked to stop; workers end with the connection to Ray.
         ClusterError: the journal could not be written.
     """
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     logging.getLogger("ray.train").setLevel(logging.CRITICAL)
-    # A head that was started with no CPUs, as large clusters have it, could never place a part of one.
+    # A head without CPUs, as in large clusters, could never place a fraction of one.
     together = Together(loops)
     cpu = share_of_tune(together.num_lanes) if _cpus_of(driver_ip) >= 1 else 0.0
     trainable = ray.tune.with_resources(run_trial, {"CPU": cpu, f"node:{driver_ip}": 0.001})
@@ -103,7 +101,7 @@ def run(loops: Sequence[SearchLoop], *, driver_ip: str, scratch: Path) -> None:
             search_alg=(bridge := _Bridge(together)),
             num_samples=-1,
             max_concurrent_trials=MOST_TRIALS,
-            reuse_actors=True,  # the Tune side of a trial takes 5 s to import Train: once a lane is enough
+            reuse_actors=True,  # Tune's side of a trial takes 5 s to import Train, so it is done once per lane
         ),
         run_config=ray.tune.RunConfig(
             name="tune",
@@ -112,14 +110,14 @@ def run(loops: Sequence[SearchLoop], *, driver_ip: str, scratch: Path) -> None:
             failure_config=ray.tune.FailureConfig(max_failures=0, fail_fast=False),
         ),
     )
-    with contextlib.redirect_stdout(io.StringIO()):  # standard output belongs to the table and to --json
+    with contextlib.redirect_stdout(io.StringIO()):  # standard output is for the table and --json
         tuner.fit()
     if bridge.fault is not None:
         raise bridge.fault
 
 
 def share_of_tune(num_lanes: int) -> float:
-    """Returns the CPUs of Tune's side of one trial where a search begins with `num_lanes`, which grow as nodes join."""
+    """Returns the CPUs of Tune's side of one trial of a search with `num_lanes` lanes at its beginning."""
     return math.floor(1e4 * TUNE_CPU / max(LANES_TO_COME, num_lanes) + 1e-9) / 1e4  # Ray counts ten thousandths
 
 
@@ -130,22 +128,22 @@ def _cpus_of(ip: str) -> float:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class _Trial:
-    """A running trial as Tune knows it."""
+    """A running trial with its loop."""
 
     loop: SearchLoop
     job: Job
     kills: MemoryKills
-    """Memory kills since it began, on its nodes and on the driver's."""
+    """Memory kills since the trial began, on its nodes and on the driver's."""
 
 
 class _Bridge(TuneSearcher):
-    """The loops as a Tune searcher and scheduler. The journal holds all state, so nothing is saved in Tune's files."""
+    """The loops as a Tune searcher and scheduler. The journal holds all state, so Tune's files hold none."""
 
     def __init__(self, together: Together) -> None:
         super().__init__(metric="wall_s", mode="min")
         self._together = together
         self.fault: ClusterError | None = None
-        """The error that ended the search: after a failed trial Tune raises an error of its own instead."""
+        """The error that ended the search; Tune raises its own error after a failed trial instead."""
         self._trials: dict[str, _Trial] = {}
         """The running trials, by Tune's ids."""
 
@@ -182,7 +180,7 @@ class _Bridge(TuneSearcher):
             killed = trial.kills.since() if is_silent else reported.get("killed", "")
             if killed:
                 on_driver = is_silent or ray.get_runtime_context().get_node_id() in job.nodes
-                # On the driver's host Tune's side of every other trial runs.
+                # Tune's side of every other trial runs on the driver's host.
                 is_crowded = bool(loop.neighbours(job.trial_id, on_its_nodes=not on_driver))
                 reported = {"reason": host_memory(killed, rank=reported.get("rank")).reason, **reported}
                 if not is_crowded:
@@ -211,17 +209,13 @@ class _Bridge(TuneSearcher):
             loop.fault = fault
 
     def _tell(self, method: str, loop: SearchLoop, job: Job) -> None:
-        """Tells the recorders of other searches of a trial that runs beside theirs. One that does not answer ends its
-        own search by itself.
-        """
+        """Tells other searches' recorders of a trial beside theirs. An error there only ends that other search."""
         for other in loop.beside:
             with contextlib.suppress(RecorderError):
                 recorders.call(recorders.find(other.settings.recorder), method, loop.id_in(other, job))
 
     def _call(self, method: str, job: Job) -> dict[str, Any] | None:
-        """Returns what a method of the recorder says of a trial; its state is None where none of its workers ever
-        reported.
-        """
+        """Returns the recorder's answer about a trial; None if none of its workers ever reported."""
         return recorders.call(recorders.find(job.recorder), method, job.trial_id)
 
     def save(self, checkpoint_path: str) -> None:
@@ -235,7 +229,7 @@ def _nodes(ids: Sequence[str]) -> tuple[list[str], list[str]]:
     """Returns the addresses of the nodes with these ids, and of those that no longer answer; without ids, of all lost
     nodes.
 
-    Each node is asked at its own port, since the cluster notices a dead node only after some seconds.
+    Each node is asked at its own port, because the cluster notices a dead node only after some seconds.
     """
     table: dict[str, dict[str, Any]] = {node["NodeID"]: node for node in ray.nodes()}
     back = {node["NodeManagerAddress"] for node in table.values() if node["Alive"]}

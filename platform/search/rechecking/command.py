@@ -29,13 +29,11 @@ from platform.study.study import find, fresh_name, read
 from trainers.spec.codec import to_json
 
 _TIME_S = 300.0
-"""Seconds that a recheck takes at most once the cluster is ready."""
+"""Largest number of seconds of a recheck once the cluster is ready."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class RecheckOptions:
-    """The options of one call."""
-
     name: str = argument(metavar="STUDY", about="the study's name, or the path of its folder")
     time_budget_s: float = option(
         _TIME_S,
@@ -54,7 +52,6 @@ PARSER = CommandParser(RecheckOptions, prog="python -m platform.recheck", descri
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code."""
     return exit_code_of(lambda: _run(PARSER.read(argv)))
 
 

@@ -1,4 +1,4 @@
-"""A study's winner and runner-up then and now: speeds with intervals, the gate, and what has changed."""
+"""Compares a study's winner and runner-up then and now: speeds with intervals, the gate, and changes of conditions."""
 
 import dataclasses
 import math
@@ -17,16 +17,16 @@ from trainers.measuring.intervals import t_quantile
 from trainers.records.measurement import Measurement
 
 SLOWER = 1
-"""Exit code where the winner is slower, does not run any more, or fails its gate."""
+"""Exit code if the winner is slower, no longer runs, or fails its gate."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class PointAgain:
-    """One point of the old study beside its runs of today."""
+    """One point of the old study with today's runs."""
 
     then: PointRuns
     now: PointRuns | None
-    """None where nothing of it was measured."""
+    """None if the point was not measured today."""
 
     @property
     def label(self) -> str:
@@ -36,13 +36,13 @@ class PointAgain:
 
     @property
     def ratio(self) -> float | None:
-        """Tokens/s of today over those of then, the geometric means of runs; None where either has no speed."""
+        """Today's tokens/s over the old study's, geometric means of runs; None if either has no speed."""
         return math.exp(self._log_ratio) if self._speeds else None
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of `ratio` by Student's t over the logarithms of unpaired runs of one spread; None for
-        fewer than three runs of both together.
+        """95 % interval of `ratio` by Student's t over logarithms of unpaired runs with one variance; None for fewer
+        than three runs in total.
         """
         then, now = self._speeds or ((), ())
         freedom = len(then) + len(now) - 2
@@ -55,18 +55,17 @@ class PointAgain:
 
     @property
     def is_slower(self) -> bool:
-        """Whether it is slower by more than the interval."""
+        """Whether the whole interval lies below 1."""
         return self.interval is not None and self.interval[1] < 1
 
     @property
     def failure(self) -> str:
-        """Reason why a run of today is not `ok`; "" where all are, and where there is none."""
+        """Reason why a run of today is not `ok`; "" if all are, or there is none."""
         runs = self.now.decisive if self.now and not self.now.speeds else ()
         return next((f"{run.outcome}{run.reason and f' ({run.reason})'}" for run in runs if run.reason), "")
 
     @property
     def sentence(self) -> str:
-        """The point then and now."""
         if self.failure:
             return f"{self.label}: {self.failure}."
         if self.ratio is None or self.now is None:
@@ -90,22 +89,22 @@ class PointAgain:
 
 
 class PointAgainForm(TypedDict):
-    """One point then and now."""
+    """A point in the old study and today."""
 
     label: str
-    """Its layout and micro-batch in one line."""
+    """Layout and micro-batch on one line."""
     then_tokens_per_s: float | None
     """Tokens/s in the old study, the median over runs."""
     now_tokens_per_s: float | None
-    """Tokens/s of today; null where it did not run, or failed."""
+    """Tokens/s today; null if the point did not run or failed."""
     ratio: float | None
-    """Tokens/s of today over those of then."""
+    """Today's tokens/s over the old study's."""
     interval: tuple[float, float] | None
-    """95 % interval of the ratio; null for fewer than three runs of both together."""
+    """95 % interval of the ratio; null for fewer than three runs in total."""
     slower: bool
     """Whether the whole interval lies below 1."""
     failure: str
-    """The reason why it does not run any more; empty where it does."""
+    """The reason why the point no longer runs; empty if it runs."""
 
 
 class RecheckForm(TypedDict):
@@ -114,17 +113,17 @@ class RecheckForm(TypedDict):
     study: str
     """Name of the old study."""
     recheck: str
-    """Name of the study that holds the new runs."""
+    """Name of the study with the new runs."""
     winner: PointAgainForm
     """The winner."""
     runner_up: PointAgainForm | None
-    """The best point of another layout; null where none was measured."""
+    """The best point of another layout; null if none was measured."""
     gate_passed: bool | None
-    """Whether the winner passed its numerics gate today; null where that did not run."""
+    """Whether the winner passed its numerics gate today; null if the gate did not run."""
     changes: list[EnvironmentChange]
-    """Devices, versions, driver, commit and environment that have changed."""
+    """Changes of devices, versions, driver, commit and environment."""
     exit_code: int
-    """0 as fast as then, 1 slower or failed, 4 not measured again."""
+    """0 as fast as then, 1 slower or failed, 4 not measured often enough."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,19 +135,17 @@ class Recheck:
     winner: PointAgain
     runner_up: PointAgain | None
     gate: GateVerdict | None
-    """The winner's gate of today; None where it did not run."""
+    """Today's verdict on the winner's gate; None if the gate did not run."""
     changes: tuple[EnvironmentChange, ...]
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the command."""
         if self.winner.failure or self.winner.is_slower or (self.gate is not None and not self.gate.passed):
             return SLOWER
         return NOT_RESOLVED if self.winner.ratio is None or self.winner.interval is None else 0
 
     @property
     def sentences(self) -> Iterator[str]:
-        """The answer for people."""
         yield f"The winner of {self.old.header.name}: {self.winner.sentence}"
         if self.runner_up is not None:
             yield f"Its runner-up: {self.runner_up.sentence}"
@@ -162,7 +159,6 @@ class Recheck:
             yield "Nothing that is recorded has changed: devices, versions, environment and commit are those of then."
 
     def to_json(self) -> RecheckForm:
-        """Returns the object that `--json` prints."""
         return {
             "study": self.old.header.name,
             "recheck": self.new.header.name,
@@ -191,7 +187,7 @@ def _form(point: PointAgain) -> PointAgainForm:
 
 
 def recheck_of(subject: RecheckSubject, new: StudyResult) -> Recheck:
-    """Returns the answer of the old study's points and the study of today."""
+    """Returns the comparison of the old study's points with today's study."""
     winner, *others = (_again(point, subject.result, new) for point in subject.points)
     now = winner.now.main_run if winner.now else None
     changes = () if now is None else surroundings(winner.then.main_run, now, (subject.result.header, new.header))
@@ -221,7 +217,7 @@ def _again(point: Measurement, old: StudyResult, new: StudyResult) -> PointAgain
 
 
 def _gate(winner: Measurement, new: StudyResult) -> GateVerdict | None:
-    """Returns the verdict of today's gate on the layout of the old winner; None where it did not run."""
+    """Returns today's verdict on the old winner's layout; None if the gate did not run."""
     of_recipe = new.by_id.get(winner.recipe.id)
     verdicts = [verdict for curves, verdict in (of_recipe.gates if of_recipe else ()) if curves.layout == winner.layout]
     return next(filter(None, reversed(verdicts)), None)

@@ -1,1 +1,1 @@
-"""One session of a study, from the options to the exit code, and several in turn for `--gpus 1,2,4`."""
+"""One session of a study from options to exit code, and several for `--gpus 1,2,4`."""

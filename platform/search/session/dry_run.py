@@ -1,4 +1,4 @@
-"""Prints for `--dry-run` what a search would run, what it would skip and why, and its cost at most."""
+"""Prints for `--dry-run` what a search would run and skip, with the reasons, and its largest cost."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -20,60 +20,58 @@ from trainers.spec.float8 import float8_sentence
 from trainers.spec.layout import Layout
 
 _MOST_LISTED = 12
-"""Number of layouts that are listed for people, so that the answer fits a screen; the rest is counted."""
+"""Number of layouts listed for people, so that the answer fits a screen; the others are counted."""
 
 
 class WouldRunForm(TypedDict):
     """A layout that would be measured."""
 
     recipe: str
-    """Its recipe in one line."""
+    """The recipe on one line."""
     layout: Layout
     """The layout."""
     micro_batches: list[int]
-    """Its ladder."""
+    """The layout's micro-batches."""
 
 
 class WouldSkipForm(TypedDict):
     """A batch point that would be skipped."""
 
     recipe: str
-    """Its recipe in one line."""
+    """The recipe on one line."""
     layout: Layout
     """The layout."""
     micro_batch: int
-    """Sequences a device and micro-step."""
+    """Sequences per device and micro-step."""
     reason: str
-    """The reason why it cannot run or fit."""
+    """The reason why the point cannot run or does not fit."""
 
 
 class DryRunForm(TypedDict):
-    """The plan of a search; with several numbers of devices an object a line for each."""
+    """The plan of a search; with several numbers of devices, one object a line for each."""
 
     space: str
     """Name of the space."""
     cluster: Cluster
     """The devices."""
     recipes: list[str]
-    """The recipes in one line each."""
+    """The recipes, one line each."""
     would_run: list[WouldRunForm]
     """Layouts that would be measured."""
     skipped: list[WouldSkipForm]
     """Batch points that would be skipped."""
     final_runs_at_most: int
-    """Most runs after the search."""
+    """Largest number of runs after the search."""
     estimated_s_at_most: float
-    """Most seconds that it takes, estimated."""
+    """Estimated seconds at most."""
     estimated_device_s_at_most: float
-    """The same in device seconds."""
+    """Estimated device seconds at most."""
     budget_s: float | None
-    """Seconds after which a budget ends it; null for none."""
+    """Seconds after which a budget ends the search; null without one."""
 
 
 def show_dry_run(setup: StudySetup, budget: Budget, history: History, *, as_object: bool) -> None:
-    """Prints what a search of `setup` would still run given its study's `history`: lines, or one JSON object where
-    `as_object`.
-    """
+    """Prints what a search of `setup` would still run, as lines or one JSON object (`as_object`)."""
     missing = ((candidate, history.missing(candidate)) for candidate in setup.plan.candidates)
     remaining = [dataclasses.replace(candidate, micro_batches=rungs) for candidate, rungs in missing if rungs]
     seconds = setup.plan.expected_s(remaining, setup.cluster, setup.timing, setup.rules)
@@ -146,6 +144,6 @@ def _as_object(setup: StudySetup, budget: Budget, remaining: Sequence[Candidate]
 
 
 def _limits(setup: StudySetup, budget: Budget) -> dict[str, float | None]:
-    """Returns the seconds after which each budget ends the search, None where it is not given."""
+    """Returns the seconds after which each budget ends the search; None for a budget that is not set."""
     gpu_s = None if budget.gpu_s is None else budget.gpu_s / setup.cluster.num_devices
     return {"--time-budget": budget.time_s, "--gpu-s": gpu_s}

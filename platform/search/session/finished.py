@@ -1,4 +1,4 @@
-"""Decides from its journal whether a study has anything left to run, which is faster than starting Ray."""
+"""Decides from its journal whether a study has anything left to run, without the time to start Ray."""
 
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
 from platform.cluster.nodes import ClusterHandle
@@ -12,11 +12,11 @@ from platform.study.study import Study
 
 
 def finished_reason(study: Study, request: SearchRequest) -> str:
-    """Returns why a session of any budget on the study's devices would neither run nor record anything, with these
-    devices; "" where it would. Writes nothing.
+    """Returns why a session with any budget on the study's devices would neither run nor record anything; "" if it
+    would.
 
-    It is "" too if the last session did not end by itself, if it left contenders unresolved, whose runs continue, and
-    if there are probes, which are found by what nodes report.
+    Writes nothing. Also "" if the last session did not end by itself or left contenders unresolved, whose runs
+    continue, and if there are stored probes, which can only be matched by asking the nodes.
 
     Raises:
         InputError: nothing of the request can run on such devices.
@@ -24,7 +24,7 @@ def finished_reason(study: Study, request: SearchRequest) -> str:
     _, history = study.follow()
     header, end = history.header, history.end
     is_finished = end is not None and end.tried_all and end.exit_code in (0, 1)
-    # Where the study measured the links itself, those are stored as its cluster's.
+    # Links measured by the study itself are stored as its cluster's probe.
     stored = (study.path.parent / probe_store.FOLDER).exists() and history.probe is None
     if header is None or not is_finished or stored:
         return ""

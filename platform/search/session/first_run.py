@@ -1,4 +1,4 @@
-"""The first run of a command, until its first step: it tells the length of a sequence before the study begins."""
+"""Runs a command until its first step, which shows the length of a sequence, before the study begins."""
 
 import dataclasses
 from typing import Any
@@ -18,15 +18,16 @@ from trainers.spec.batch import BatchPoint
 from trainers.spec.codec import printable
 
 _MOST_RUNS = 4
-"""Layouts that are tried where the first ones run out of memory."""
+"""Number of layouts tried if the first ones run out of memory."""
 
 
 def with_learned_length(opening: OpenStudy, handle: ClusterHandle) -> OpenStudy:
-    """Returns the opening study with the length of a sequence that its command's first step tells; as it is where the
-    length is known, or no command is searched.
+    """Returns the opening study with the sequence length shown by its command's first step.
+
+    Unchanged if the length is known or no command is searched.
 
     Raises:
-        InputError: the command has no first step, or one whose tokens do not fit those of the options.
+        InputError: the command has no first step, or its tokens do not fit the options.
     """
     request, study = opening.request, opening.request.options
     if not study.command or study.seq_len is not None:

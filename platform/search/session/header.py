@@ -1,4 +1,4 @@
-"""The first line of a study's journal, and the checks that a study may go on here."""
+"""The first line of a study's journal, and the checks that a study may be resumed here."""
 
 import hashlib
 import uuid
@@ -24,7 +24,6 @@ from trainers.spec.recipe_axes import INCLUDED
 
 
 def header_of(name: str, setup: StudySetup, *, searcher: str, uri: str) -> StudyHeader:
-    """Returns the first line of a new study."""
     return StudyHeader(
         name=name,
         space=setup.space.name,
@@ -48,13 +47,13 @@ def header_of(name: str, setup: StudySetup, *, searcher: str, uri: str) -> Study
 
 
 def _engines_of(setup: StudySetup) -> dict[str, str]:
-    """Returns the engines outside this project that the study runs, each with the hash of its source."""
+    """Returns the study's engines from outside this project, with the hash of their source."""
     names = sorted({candidate.layout.rules.name for candidate in setup.plan.candidates})
     return {name: engines.source_hash(name) for name in names if engines.is_path(name)}
 
 
 def _content_of(setup: StudySetup) -> dict[str, DataContent]:
-    """Returns what the recipes' token files hold, by their path; nothing of the stream and the included text."""
+    """Returns the content of the recipes' token files by path, without the stream and the included text."""
     by_path = {recipe.data: recipe for recipe in setup.recipes if recipe.has_model and recipe.data != INCLUDED}
     sources = {path: data.plain_source(recipe) for path, recipe in by_path.items()}
     return {
@@ -63,18 +62,17 @@ def _content_of(setup: StudySetup) -> dict[str, DataContent]:
 
 
 def _hash_of(files: Sequence[Path]) -> str:
-    """Returns the hash of the space file among the files, which is code; empty where there is none."""
+    """Returns the hash of the space file among `files`, which is code; "" if there is none."""
     return next(
         (hashlib.sha256(read_plain(path, links=True)).hexdigest() for path in files if path.suffix == ".py"), ""
     )
 
 
 def check_space_file(header: StudyHeader, files: Sequence[Path], *, trusted: bool) -> None:
-    """Refuses to run a space file that this study, which may be somebody else's, did not begin with.
+    """Checks that a resumed study, which may come from another user, still has the space file that it began with.
 
     Raises:
-        InputError: the file's path is relative, as no search writes it, or its content is another, and the user did not
-            give `--trust`.
+        InputError: without `--trust`, the file's path is relative, which no search writes, or its content differs.
     """
     for path in () if trusted else files:
         if not path.is_absolute():
@@ -86,10 +84,10 @@ def check_space_file(header: StudyHeader, files: Sequence[Path], *, trusted: boo
 
 
 def check_engines(header: StudyHeader) -> None:
-    """Refuses to resume with engines outside this project that are missing or have changed since the study began.
+    """Checks that engines from outside this project are present and unchanged since the study began.
 
     Raises:
-        InputError: one cannot be imported, or its source has changed.
+        InputError: an engine cannot be imported, or its source has changed.
     """
     for name, begun_with in header.engines.items():
         try:
@@ -104,8 +102,9 @@ def check_engines(header: StudyHeader) -> None:
 
 
 def check_same(history: History, setup: StudySetup) -> None:
-    """Refuses to mix figures of different devices, recipes or layouts: the journal holds only the path of a given file,
-    whose content may have changed.
+    """Checks that a resumed study has the same devices, recipes and layouts.
+
+    The journal holds only the path of a given file, whose content may have changed.
 
     Raises:
         InputError: the devices, a recipe, its data or the layout file differ.

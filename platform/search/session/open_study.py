@@ -27,32 +27,31 @@ class OpenStudy:
     """A session whose study is locked and whose request is known."""
 
     options: SearchOptions
-    """The options, including those that a resumed study keeps."""
+    """The options, including those kept by a resumed study."""
     request: SearchRequest
     study: Study | None
     """None in a dry run of a new study, which has no folder."""
     history: History = dataclasses.field(default_factory=History)
     """The records of earlier sessions."""
     leftover: leftovers.Note | None = None
-    """The note that a killed driver left on the cluster."""
+    """The note of resources that a killed driver left on the cluster."""
     copy: Backup | None = None
     """The second copy of the study's journal."""
 
     @property
     def is_resumed(self) -> bool:
-        """Whether an earlier session began the study."""
         return self.history.header is not None
 
     def copying(self) -> AbstractContextManager[None]:
-        """Copies the journal while the context lasts, where a second place for it is given."""
+        """Returns a context that copies the journal if a place for a copy is set."""
         return self.copy.following(self.study.journal) if self.copy and self.study else nullcontext()
 
 
 def with_resumption(options: SearchOptions) -> SearchOptions:
-    """Returns the options; where `--auto-resume` is given and the study of `--name` exists, those that resume it.
+    """Returns the options; with `--auto-resume` and an existing study `--name`, those that resume it.
 
     Raises:
-        InputError: there is no name to look for.
+        InputError: `--auto-resume` is given without `--name`.
     """
     name = options.name
     if not options.auto_resume or options.resume is not None:
@@ -69,10 +68,10 @@ def with_resumption(options: SearchOptions) -> SearchOptions:
 
 @contextmanager
 def opened(options: SearchOptions) -> Generator[OpenStudy]:
-    """Yields the session that the options ask for and closes its study at the end.
+    """Yields the session of the options and closes its study on leaving.
 
     Raises:
-        InputError: a user's mistake.
+        InputError: the user made a mistake.
     """
     opening = _resumed(options, options.resume) if options.resume is not None else _new(options)
     try:
@@ -101,10 +100,10 @@ def _new(options: SearchOptions) -> OpenStudy:
 
 
 def _check_rechecked(options: SearchOptions) -> None:
-    """Refuses to run the old study of a recheck where a resumption of it would be refused: it may be somebody else's.
+    """Checks that the old study of a recheck, which may come from another user, may run here, as for a resumption.
 
     Raises:
-        InputError: it would be.
+        InputError: a resumption of it would be refused.
     """
     if options.study.recheck is None:
         return

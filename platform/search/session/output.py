@@ -1,4 +1,4 @@
-"""The end of a session: its files, its table, its verdict, and how to go on."""
+"""The end of a session: its files, table and verdict, and the command that continues it."""
 
 import threading
 
@@ -18,11 +18,11 @@ from platform.tracking.mirrors import Mirrors
 from trainers.records.job import Timing
 
 MIRROR_CLOSE_S = 30.0
-"""Seconds that MLflow may take at the end to catch up; what is missing after that is reported."""
+"""Seconds that MLflow may take to catch up at the end; what is then missing is reported."""
 
 
 class SessionOutput:
-    """The end of a session: computes the study's result once, shows it and derives the exit code."""
+    """Computes a session's result once, shows it and gives the exit code."""
 
     def __init__(
         self,
@@ -33,8 +33,10 @@ class SessionOutput:
         profile: bool = False,
         copy: Backup | None = None,
     ) -> None:
-        """Shows the result as a table, as one JSON object, or (None) not at all; with `profile`, also why a winner has
-        none. The journal is written to its `copy` before the result is shown, since the process may end right after.
+        """Takes the choice of the output with `as_object`: a table, one JSON object, or (None) nothing.
+
+        With `profile`, the reason why a winner has no profile is printed. The journal is written to its `copy` before
+        the result is shown, because the process may end right after.
         """
         self._copy = copy
         self._study, self._mirror, self._as_object, self._profile = study, mirror, as_object, profile
@@ -44,7 +46,7 @@ class SessionOutput:
 
     @property
     def result(self) -> StudyResult:
-        """The result as of the first access, from whichever thread: nothing is measured after that."""
+        """The result at the first access, from any thread; nothing is measured after that."""
         with self._computing:
             if self._result is None:
                 self._tail, history = self._study.follow()
@@ -52,12 +54,12 @@ class SessionOutput:
             return self._result
 
     def show(self) -> bool:
-        """Writes and shows the result, once, from whichever thread asks first; returns whether this call did."""
+        """Writes and shows the result once, for the first thread that calls; returns whether this call did."""
         if not self._showing.acquire(blocking=False):
             return False
         result = self.result
         assert self._tail is not None
-        result.history.extend(self._tail.read())  # how the session ended
+        result.history.extend(self._tail.read())  # the lines on the session's end
         if self._copy is not None:
             self._copy.take(self._study.journal, last=True)
         files = written(self._study.path, result)
@@ -72,18 +74,17 @@ class SessionOutput:
             print_line(self._mirror.look)
         end = result.history.end
         if self._as_object is not None and end is not None and end.exit_code in (INTERRUPTED, NOT_RESOLVED):
-            # The sentence on the end stands above the table, out of sight by now.
+            # The sentence on the end was printed above the table, which may have scrolled it out of sight.
             print_line(f"Go on with: {command_for(RESUME, self._study.path)}")
         return True
 
 
 def resume_sentence(study: Study) -> str:
-    """Returns a sentence on how to resume after a fault of the cluster; no measurement is lost."""
     return f"what was measured is kept: once the cluster is well again, go on with {command_for(RESUME, study.path)}"
 
 
 def not_profiled(result: StudyResult) -> str:
-    """Returns why a winner has no profile, or nothing could have one; "" where each winner has one."""
+    """Returns why a winner, or no layout at all, has a profile; "" if each winner has one."""
     if not result.winners:
         return "Nothing was profiled: no winner is named. --resume with --profile profiles it once there is one."
     if all(recipe_result.profile is not None for recipe_result, _ in result.winners):

@@ -1,4 +1,4 @@
-"""Remembers the commands and functions that this user began to search: a study from elsewhere may name another one."""
+"""Remembers the commands and functions that this user searched, because a study from elsewhere may name another one."""
 
 import contextlib
 
@@ -11,9 +11,7 @@ _KIND = "commands"
 
 
 def remember(request: SearchRequest) -> None:
-    """Notes that the user asked for the request's command or function; nothing where it has none, or the note cannot be
-    written.
-    """
+    """Records the request's command or function, if any, as the user's own; ignores a folder that cannot be written."""
     if workload := request.space.recipe.workload:
         with contextlib.suppress(OSError, RuntimeError):
             folder = user_cache.folder_of(_KIND)
@@ -22,8 +20,9 @@ def remember(request: SearchRequest) -> None:
 
 
 def check(request: SearchRequest, *, is_typed: bool, trusted: bool) -> None:
-    """Refuses to run the command or function of a resumed study that this user never began: whoever sent the study's
-    folder chose it. One that is typed again beside `--resume`, or `--trust`, allows it.
+    """Checks that this user began to search the command or function of a resumed study.
+
+    Whoever sent the study's folder chose it. A command typed again beside `--resume`, or `--trust`, allows it.
 
     Raises:
         InputError: this user did not begin it here.

@@ -1,4 +1,4 @@
-"""The file in a study's folder by which the same search is begun again: `platform.search --config STUDY/run.yaml`."""
+"""The file in a study's folder that repeats its search: `platform.search --config STUDY/run.yaml`."""
 
 from pathlib import Path
 
@@ -9,12 +9,13 @@ from platform.study.atomic_write import replacing
 
 RUN = "run.yaml"
 _OF_SESSIONS = ("profile", "safe", "max_trials", "time_budget_s", "gpu_s", "exclude_slow")
-"""Options that decide what is measured and that a study does not keep."""
+"""Options that affect the measurements but are not kept by a study."""
 
 
 def write_run(folder: Path, options: SearchOptions, study: StudyOptions) -> None:
-    """Writes the options that define a search which begins in `folder`: those of its study, and of this session those
-    that decide what is measured. Names, places and clusters are left out.
+    """Writes the options that define the search of `folder`: the study's, and the session's that affect measurements.
+
+    Names, places and clusters are left out.
 
     Raises:
         InputError: the file cannot be written.

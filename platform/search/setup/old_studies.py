@@ -1,4 +1,4 @@
-"""`--learn-from`: what the journals of old studies teach a new one, and which measurements no longer hold."""
+"""`--learn-from`: what the journals of old studies teach a new one, and which of their measurements still apply."""
 
 import dataclasses
 from collections import Counter
@@ -30,7 +30,7 @@ from trainers.spec.recipe import Recipe
 TEACH = frozenset({Outcome.OK, Outcome.SLOW, Outcome.OOM, Outcome.THRASH})
 """Outcomes that are evidence of a layout's time or memory."""
 PACKAGES = ("torch", "transformers")
-"""Packages whose versions change figures, like those that an engine names and those of optional kernels."""
+"""Packages whose versions change figures, in addition to those named by engines and optional kernels."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,9 +39,9 @@ class Old:
 
     header: StudyHeader
     measurements: tuple[Measurement, ...]
-    """The search's own runs that have an outcome in `TEACH`."""
+    """The search's own runs with an outcome in `TEACH`."""
     num_unread: int = 0
-    """Lines of its journal that this version cannot use."""
+    """Number of journal lines that this version cannot use."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,24 +50,23 @@ class OldStudies:
 
     studies: tuple[Old, ...]
     unusable: tuple[str, ...] = ()
-    """A clause for each study of a folder that teaches nothing here, with its reason."""
+    """A clause for each unusable study of a folder, with its reason."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Knowledge:
-    """The parts of old studies that hold for this one."""
+    """The measurements of old studies that apply to this one."""
 
     earlier: tuple[Earlier[Candidate], ...] = ()
     """The old layouts with their measured rungs, in the journals' order."""
     sentences: tuple[str, ...] = ()
-    """Sentences for the user on what holds and what does not."""
+    """Sentences for the user on what applies and what does not."""
 
 
 def folders_of(studies: Path, text: str) -> list[Path]:
-    """Returns the folders of the studies that `text` names: one by its name or path, or all in a folder of studies, a
-    team's with a folder for each person too.
+    """Returns the folders of the studies that `text` names: one study by name or path, or all below a folder or bucket.
 
-    Those of a bucket (s3://bucket/studies) are copied here.
+    A team's folder has a subfolder for each person. Studies of a bucket (s3://bucket/studies) are copied here.
 
     Raises:
         InputError: there is none.
@@ -83,10 +82,10 @@ def folders_of(studies: Path, text: str) -> list[Path]:
 
 
 def read_old_studies(folders: Sequence[Path], space: Space, *, trusted: bool = False) -> OldStudies:
-    """Returns what the studies in these folders teach a search of `space`; of several, some may teach nothing.
+    """Returns the measurements of the studies in these folders for a search of `space`; some studies may be unusable.
 
     Raises:
-        InputError: none of them can be used; of one study, why.
+        InputError: no study can be used; for a single study, the text says why.
     """
     usable: list[Old] = []
     unusable: list[str] = []
@@ -109,8 +108,8 @@ def read_old(path: Path, space: Space, *, trusted: bool = False) -> Old:
     """Returns the study in folder `path`, for a search of `space` or of its miniature.
 
     Raises:
-        InputError: it has no readable first line, was written by a newer version, is of another model, or is another
-            user's and not `trusted`.
+        InputError: its first line cannot be read, it was written by a newer version, it has another model, or it
+            belongs to another user and is not `trusted`.
     """
     admit(path, (JOURNAL,), trusted=trusted)
     tail = Tail(path / JOURNAL)
@@ -143,7 +142,7 @@ def common_knowledge(
     versions: Mapping[str, str],
     commit: str,
 ) -> Knowledge:
-    """Returns what holds of all studies, by `applicable_knowledge`; the newest study decides on a point of several."""
+    """Returns the knowledge from all studies by `applicable_knowledge`; the newest study decides on a shared point."""
     per_study = [
         applicable_knowledge(study, recipes=recipes, cluster=cluster, cap_gib=cap_gib, versions=versions, commit=commit)
         for study in old.studies
@@ -170,10 +169,10 @@ def applicable_knowledge(
     versions: Mapping[str, str],
     commit: str,
 ) -> Knowledge:
-    """Returns what of `old` holds for a study of `recipes` on `cluster`, with these versions of packages.
+    """Returns the measurements of `old` that apply to a study of `recipes` on `cluster` with these package versions.
 
-    Figures of another recipe, other devices, another cap of their memory or other versions do not apply. Figures of
-    another commit do, and a sentence names it.
+    Figures of another recipe, other devices, another memory cap or other versions do not apply. Figures of another
+    commit do, and a sentence names it.
     """
     reasons: Counter[str] = Counter()
     layouts: dict[str, list[Measurement]] = {}
@@ -229,7 +228,7 @@ def _other_devices(old: Cluster, new: Cluster) -> str:
 
 
 def _other_recipe(recorded: Recipe, recipes: Sequence[Recipe]) -> str:
-    """Returns how the recipe differs from the nearest recipe of the new study."""
+    """Returns a clause on how the recipe differs from the nearest recipe of the new study."""
     if recorded.id in {recipe.id for recipe in recipes}:
         return ""
     differ = [
@@ -256,7 +255,7 @@ def _other_cap(old: float | None, new: float | None) -> str:
 
 
 def _other_versions(measured: Measurement, header: StudyHeader, versions: Mapping[str, str]) -> str:
-    """Returns which packages have other versions; where a measurement states none, those of its study count."""
+    """Returns a clause on packages with other versions; a measurement without versions has those of its study."""
     old_versions = measured.conditions.versions if measured.conditions else header.versions
     used = (*PACKAGES, *measured.layout.rules.packages, *packages_of(measured.recipe, measured.layout))
     differ = [(package, old_versions.get(package, "unknown"), versions.get(package, "missing")) for package in used]

@@ -1,4 +1,4 @@
-"""The journal's line on what a session may try, made from its plan."""
+"""Makes the journal's line on the layouts that a session may try."""
 
 import dataclasses
 
@@ -12,13 +12,13 @@ from trainers.records.journal import Planned, PlannedLayout
 
 
 def planned(plan: SearchPlan) -> Planned:
-    """Returns every layout of the plan, in its order, with the prediction of its likely best rung."""
+    """Returns every layout of the plan, in order, with the prediction of its likely best rung."""
     layouts: dict[tuple[str, str], PlannedLayout] = {}
     prediction = None if plan.columns is None else predict(plan.columns)
     row = 0
     for candidate in plan.candidates:
         key, rungs = (candidate.recipe.id, candidate.layout.id), candidate.micro_batches
-        if (before := layouts.get(key)) is not None:  # named points may ask for a layout several times, the best first
+        if (before := layouts.get(key)) is not None:  # named points may list a layout several times, the best first
             layouts[key] = dataclasses.replace(before, micro_batches=tuple(sorted({*before.micro_batches, *rungs})))
         else:
             likely = (
@@ -32,11 +32,12 @@ def planned(plan: SearchPlan) -> Planned:
 
 
 def _likely_best(columns: Columns, prediction: Prediction, candidate: Candidate, first: int) -> PlannedLayout:
-    """Returns the candidate, whose rungs are rows from `first` on, with the prediction of the rung that a sweep would
-    rank it by.
+    """Returns the candidate with the prediction of the rung by which a sweep would rank it.
+
+    Its rungs are the rows from `first` on.
     """
     rows = slice(first, first + len(candidate.micro_batches))
-    tokens = np.broadcast_to(columns.tokens_per_step, columns.shape)[rows]  # accumulation as an axis: unlike batches
+    tokens = np.broadcast_to(columns.tokens_per_step, columns.shape)[rows]  # an axis of accumulations: unlike batches
     speed = prediction.ok_probability[rows] * tokens / prediction.expected_s[rows]
     best = int(np.argmax(speed))
     step_s = float(prediction.step.total_s[first + best])

@@ -1,4 +1,4 @@
-"""Plans what a search tries of a space on a cluster, and what it leaves out and why."""
+"""Plans what a search tries of a space on a cluster, and what it skips and why."""
 
 import dataclasses
 from collections import Counter
@@ -25,33 +25,31 @@ from trainers.spec.recipe import Recipe
 from trainers.spec.support import refusal
 
 TRIAL_S = {"cuda": 18.0, "cpu": 16.0}
-"""Seconds to start and end a trial: 13 to 25 on H200 hosts (docs/measurements.md), estimated from two CPU cores."""
+"""Seconds to start and end a trial: 13 to 25 on H200 hosts (docs/measurements.md), estimated on two CPU cores."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class SearchPlan:
-    """Candidates with the rungs that may fit, and what is skipped."""
+    """Candidates with the rungs that may fit, and skipped points."""
 
     candidates: tuple[Candidate, ...]
     skipped: tuple[Measurement, ...]
     """Layouts that cannot run and rungs that cannot fit, with outcome `skipped` and the reason."""
     columns: Columns | None = None
-    """A row for each rung of each candidate, in order; None where the cost model does not know the devices."""
+    """A row for each rung of each candidate, in order; None if the cost model does not know the devices."""
 
     def num_final(self, rules: ConfirmationRules) -> int:
-        """Returns the number of trials after the search, where no winner is overtaken: finalists' runs, the winner's
-        last run, gates.
-        """
+        """Returns the number of confirmation trials if no winner is overtaken."""
         recipes = Counter(candidate.recipe for candidate in self.candidates for _ in candidate.micro_batches)
         return sum(rules.num_trials(num_points) for num_points in recipes.values())
 
     def expected_s(
         self, candidates: Sequence[Candidate], cluster: Cluster, timing: Timing, rules: ConfirmationRules
     ) -> float:
-        """Returns estimated seconds of the `candidates`, with each trial's start and each rung's warm-up and
-        windows, and of all final runs, whose points take as long as the mean of all.
+        """Returns the estimated seconds of the `candidates` and of all confirmation runs.
 
-        The steps of a winner's last run may be the longest allowed: one to warm up, then the windows.
+        They include each trial's start and each rung's warm-up and windows. A confirmation run takes the mean of all
+        rungs. A winner's run at length may have the longest allowed steps: one to warm up, then the windows.
         """
         start_s, rungs_s = TRIAL_S[cluster.device_kind], self._rungs_s(timing)
         mean_s = sum(rungs_s.values()) / max(1, len(rungs_s))
@@ -61,7 +59,7 @@ class SearchPlan:
         return trying_s + final_s + recipes * (timing.winner_s + timing.longest_step_s)
 
     def _rungs_s(self, timing: Timing) -> dict[tuple[str, int], float]:
-        """Returns estimated seconds of each rung's warm-up and windows, by its candidate's key and micro-batch."""
+        """Returns the estimated seconds of each rung's warm-up and windows, by candidate key and micro-batch."""
         rungs = _rungs(self.candidates)
         steps_s = [0.0] * len(rungs)
         if timing.fixes_steps and self.columns is not None:
@@ -72,12 +70,10 @@ class SearchPlan:
 
 
 def num_rungs(candidates: Sequence[Candidate]) -> int:
-    """Returns the number of batch points of all candidates."""
     return len(_rungs(candidates))
 
 
 def _rungs(candidates: Sequence[Candidate]) -> list[tuple[str, int]]:
-    """Returns the key and the micro-batch of each batch point of all candidates, in order."""
     return [(candidate.key, micro_batch) for candidate in candidates for micro_batch in candidate.micro_batches]
 
 
@@ -90,9 +86,10 @@ def make_plan(
     *,
     spans_nodes: bool = False,
 ) -> SearchPlan:
-    """Returns the plan: drops what an engine refuses here, tensor parallelism across nodes unless it was asked for
-    (`spans_nodes`), and every rung whose lower bound of memory exceeds device or cap, and orders the rest by its
-    prediction, with the figures of `probe`.
+    """Returns the plan for `cluster`, its candidates ordered by their predictions with the figures of `probe`.
+
+    Skipped are layouts that an engine refuses, tensor parallelism across nodes unless `spans_nodes`, and rungs whose
+    lower bound of memory exceeds the device or cap.
     """
     planned: list[Candidate] = []
     skipped = [
@@ -109,7 +106,7 @@ def make_plan(
             skipped.append(_skip(recipe, layout, candidate.micro_batches[0], reason, cap_gib))
             continue
         fits: list[int] = []
-        if not recipe.has_model:  # nothing is known of its memory or its speed
+        if not recipe.has_model:  # nothing is known of its memory or speed
             planned.append(candidate)
             continue
         for batch in candidate.batch_points():
@@ -128,10 +125,10 @@ def make_plan(
 
 
 def part_of(cluster: Cluster, num_devices: int) -> Cluster:
-    """Returns `num_devices` of the cluster's devices, on as few nodes as they fit.
+    """Returns `num_devices` of the cluster's devices on as few nodes as possible.
 
     Raises:
-        ValueError: the cluster has fewer, or they do not fill whole nodes.
+        ValueError: the cluster has fewer devices, or they do not fill whole nodes.
     """
     per_node = cluster.devices_per_node
     if num_devices > cluster.num_devices:
@@ -144,9 +141,7 @@ def part_of(cluster: Cluster, num_devices: int) -> Cluster:
 
 
 def same_devices(first: Cluster, second: Cluster) -> bool:
-    """Returns whether figures of the two clusters may stand in one table: equal devices, equal number, equal
-    placement.
-    """
+    """Returns whether figures of two clusters are comparable: equal devices, number and placement."""
     return (first.device, first.num_nodes, first.devices_per_node) == (
         second.device,
         second.num_nodes,

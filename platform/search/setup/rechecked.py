@@ -13,7 +13,7 @@ from search_spaces.candidate import Candidate
 from trainers.records.measurement import Measurement
 
 REPEATS = 2
-"""Runs in fresh processes of both points, after the first."""
+"""Runs of both points in fresh processes, after the first."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,7 +23,7 @@ class RecheckSubject:
     result: StudyResult
     winner: Measurement
     runner_up: Measurement | None
-    """The best point of another layout; None where no other was measured."""
+    """The best point of another layout; None if no other was measured."""
 
     @property
     def points(self) -> tuple[Measurement, ...]:
@@ -32,7 +32,7 @@ class RecheckSubject:
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
-        """The points as candidates of a search, each with its micro-batch alone."""
+        """The points as candidates, each with only its micro-batch."""
         return tuple(
             Candidate(recipe=point.recipe, layout=point.layout, micro_batches=(point.batch.micro_batch,), refine=False)
             for point in self.points
@@ -40,7 +40,7 @@ class RecheckSubject:
 
     @property
     def options(self) -> StudyOptions:
-        """The options of the old study, for as many devices as its winner took and without what chose its points."""
+        """The old study's options, for the winner's number of devices and without those that selected its points."""
         return dataclasses.replace(
             options_of(self.result.header),
             gpus=(self.winner.layout.world_size,),
@@ -52,10 +52,10 @@ class RecheckSubject:
 
 
 def subject_of(folder: Path) -> RecheckSubject:
-    """Returns what runs again of the study in a folder: of several recipes the first that has a winner.
+    """Returns the points of the study in `folder` to run again, of its first recipe with a winner.
 
     Raises:
-        InputError: there is no such study, or it has no winner.
+        InputError: the study does not exist or has no winner.
     """
     result = StudyResult.of(read(find(*located(folder.parent, folder.name)))[0])
     for of_recipe, winner in result.winners:
@@ -64,10 +64,10 @@ def subject_of(folder: Path) -> RecheckSubject:
 
 
 def refuse_others(candidates: Sequence[Candidate], recipes: Sequence[str], space: str) -> None:
-    """Refuses a search whose recipes (ids) are not those of the points.
+    """Checks that a search's recipes (ids) are those of the points.
 
     Raises:
-        InputError: they are others.
+        InputError: a point has another recipe.
     """
     for candidate in candidates:
         if candidate.recipe.id not in recipes:

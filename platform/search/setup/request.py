@@ -26,7 +26,7 @@ from trainers.spec.recipe import Recipe
 from trainers.spec.support import standing_refusal
 
 _COUNTS = (1, 2, 4, 8, 16)
-"""Numbers of devices on which it is checked that anything runs, where the number is not given."""
+"""Numbers of devices for which it is checked that anything runs, if none is given."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,19 +35,19 @@ class SearchRequest:
 
     space: Space
     changes: tuple[str, ...]
-    """The changes of `--set`; `space` has them, its miniature not yet."""
+    """The changes of `--set`; `space` includes them, its miniature does not yet."""
     fixed: LayoutFile | None
-    """The one layout to measure, from `--layout`."""
+    """The only layout to measure, from `--layout`."""
     old: old_studies.OldStudies | None
     """The studies to learn from, from `--learn-from`."""
     searcher: str
     seed: int
     cap_gib: float | None
     num_devices: int | None
-    """The number of `--gpus`; None to follow the space or the cluster."""
+    """The number of `--gpus`; None for the space's or the cluster's."""
     tokens: float
     repeats: int | None
-    """Runs in fresh processes of each finalist; None for the space's own number."""
+    """Runs of each finalist in fresh processes; None for the space's number."""
     steps: int | None
     """Timed optimizer steps of each point; None for as many as fill a rung."""
     whole_steps: bool
@@ -56,20 +56,21 @@ class SearchRequest:
     """Whether the space's named points are measured exactly as given, without cutting any short."""
     price_per_gpu_h: float | None
     profile: bool
-    """Whether the winner is profiled at the end; not kept, since a study may be resumed for it."""
+    """Whether the winner is profiled at the end; not kept, because a study may be resumed for it."""
     options: StudyOptions
     """The options that the request was read from, for the journal."""
     only: tuple[Candidate, ...] = ()
-    """The candidates, where they are those of an old study; empty for all of the space."""
+    """The candidates if they are an old study's; empty for all of the space."""
 
     @property
     def wanted_devices(self) -> int | None:
-        """Devices that a trial takes; None for all of the cluster."""
+        """Number of devices of a trial; None for all of the cluster."""
         fixed = None if self.fixed is None else self.fixed.layout.world_size
         return self.num_devices or fixed or self.space.num_workers
 
     def on(self, space: Space, num_devices: int) -> tuple[tuple[Candidate, ...], tuple[RejectedLayout, ...]]:
-        """Returns the candidates of `space` (this request's, or its miniature) on `num_devices`, and what cannot run.
+        """Returns the candidates of `space` (the request's or its miniature) on `num_devices`, and the rejected
+        layouts.
 
         Raises:
             InputError: nothing can run on so many devices.
@@ -98,13 +99,13 @@ def read_request(options: SearchOptions) -> SearchRequest:
     """Returns the request of a new study.
 
     Raises:
-        InputError: no such space, axis, value, file or data; one sentence.
+        InputError: a space, axis, value, file or data does not exist or is invalid.
     """
     study = options.study
     if study.recheck is not None:
         subject = subject_of(Path(study.recheck))
         request = read_request(dataclasses.replace(options, study=subject.options))
-        # A command's length of a sequence is known from then.
+        # A command's sequence length is known from the old study.
         kept_options = dataclasses.replace(study, seq_len=subject.options.seq_len)
         return dataclasses.replace(request, only=subject.candidates, options=kept_options)
     if options.profile and options.dry_run:
@@ -141,7 +142,8 @@ def _request(options: SearchOptions, space: Space, fixed: LayoutFile | None) -> 
         changes=study.set,
         fixed=fixed,
         old=_old(options, space),
-        # The guided search ends when no further point is worth its cost, and leaves out what must run out of memory.
+        # The guided search ends when no point is worth its cost and skips points that must run out of memory, so it
+        # does not suit --all.
         searcher="sweep" if study.all and study.searcher == "guided" else study.searcher,
         seed=study.seed,
         cap_gib=study.device_memory_gib,
@@ -161,10 +163,10 @@ def _request(options: SearchOptions, space: Space, fixed: LayoutFile | None) -> 
 
 
 def _space(study: StudyOptions, fixed: LayoutFile | None) -> Space:
-    """Returns the space that the options name, with the changes that they ask for.
+    """Returns the space that the options name, with their changes.
 
     Raises:
-        ValueError: there is no such space, axis, value or point.
+        ValueError: the space, an axis, a value or a point does not exist.
     """
     if study.is_own:
         return space_of(study)
@@ -193,10 +195,10 @@ def _space(study: StudyOptions, fixed: LayoutFile | None) -> Space:
 
 
 def _check_runs(request: SearchRequest) -> None:
-    """Refuses what no engine runs on any cluster, or on the given number of devices.
+    """Checks that an engine can run something on some cluster, or on the given number of devices.
 
     Raises:
-        InputError: there is nothing else.
+        InputError: nothing can run.
     """
     num_devices = request.wanted_devices
     reasons: list[str] = []
@@ -217,12 +219,12 @@ def _check_runs(request: SearchRequest) -> None:
 
 
 def resumed(options: SearchOptions, stored: StudyOptions) -> SearchOptions:
-    """Returns the options with which the study began (`stored`), with the budgets and the address of now.
+    """Returns the options of a resumed study: those `stored` with it, with the present budgets and address.
 
-    If the study that it learned from is gone, that option is dropped.
+    If the study that it learned from no longer exists, that option is dropped.
 
     Raises:
-        InputError: an option is given that a resumed study keeps as it was.
+        InputError: an option is given that a resumed study keeps.
     """
     if changed := options.study.differences(stored):
         raise InputError(f"a resumed study keeps {', '.join(changed)}: leave it out, or start a new study")
@@ -238,7 +240,7 @@ def _old(options: SearchOptions, space: Space) -> old_studies.OldStudies | None:
     """Returns the studies of `--learn-from`, without the one that is resumed.
 
     Raises:
-        InputError: it cannot be used, or the searcher learns nothing from it.
+        InputError: they cannot be used, or the searcher learns nothing from them.
     """
     study = options.study
     if study.learn_from is None:
@@ -261,10 +263,10 @@ def _old(options: SearchOptions, space: Space) -> old_studies.OldStudies | None:
 
 
 def _check_changes(fixed: LayoutFile, options: StudyOptions) -> None:
-    """Refuses a `--set` that the layout file overrules, since it would change nothing.
+    """Checks that no `--set` is overruled by the layout file, where it would have no effect.
 
     Raises:
-        InputError: there is one.
+        InputError: one is.
     """
     if fixed.recipe is not None and options.set:
         raise InputError(
@@ -280,12 +282,12 @@ def _check_changes(fixed: LayoutFile, options: StudyOptions) -> None:
 
 
 def _space_of(fixed: LayoutFile, recipe: Recipe, named_space: Space | None, path: str) -> Space:
-    """Returns the space of a layout file that holds its recipe: that recipe alone, without a miniature.
+    """Returns the space of a layout file with a recipe: only that recipe, without a miniature.
 
-    If a space is named too, its own statements on time and memory apply, or its miniature's.
+    If a space is named too, its statements on time and memory apply, or its miniature's.
 
     Raises:
-        InputError: the named space is of another model.
+        InputError: the named space has another model.
     """
     if named_space is None:
         return Space(
@@ -317,15 +319,15 @@ def _one_layout(recipe: Recipe, layout: Layout, micro_batches: Sequence[int], re
     """
     ladder = tuple(micro_batch for micro_batch in sorted(micro_batches) if divides(recipe, layout, micro_batch))
     if not ladder:
-        BatchPoint.of(recipe, layout, micro_batches[0])  # says why
+        BatchPoint.of(recipe, layout, micro_batches[0])  # raises the error that says why
     return Candidate(recipe=recipe, layout=layout, micro_batches=ladder, refine=refine)
 
 
 def _candidates(space: Space, num_devices: int) -> tuple[tuple[Candidate, ...], tuple[RejectedLayout, ...]]:
-    """Returns the candidates of `space`, and what cannot run.
+    """Returns the candidates of `space` and the rejected layouts.
 
     Raises:
-        ValueError: nothing can run; with a batch in the sentence with which something does, if there is one.
+        ValueError: nothing can run; the text names a batch with which something can, if there is one.
     """
     try:
         return space.candidates(num_devices)

@@ -1,4 +1,4 @@
-"""The subject of a study on a given cluster: the space or its miniature, its plan, how rungs are timed."""
+"""The subject of a study on a given cluster: the space or its miniature, its plan, and the timing of rungs."""
 
 import dataclasses
 import math
@@ -26,24 +26,24 @@ from trainers.spec.workload import Workload
 
 TIMINGS = {
     "cuda": Timing(peak_s=5.0),
-    # Small models on cores that others use too: many short windows say more than few long ones.
+    # Small models on shared cores: many short windows are more reliable than few long ones.
     "cpu": Timing(window_s=0.2, rung_s=1.0, max_windows=5, peak_s=0.3, longest_step_s=5.0, winner_s=2.0),
 }
 COMMAND_TIMINGS = {
-    # A command's start takes longer than its steps: these may take a while too.
+    # A command's start takes longer than its steps, so these may take a while too.
     "cuda": Timing(rung_s=10.0),
     "cpu": Timing(window_s=0.2, rung_s=3.0, winner_s=6.0),
 }
 GATES = {"cuda": GateSize(), "cpu": GateSize(sequences=8)}
-"""Size of the gate by kind of device. Two steps show what a step does, and what the first leaves to the second."""
+"""Size of the gate by kind of device. Two steps show the step itself, and what the first step leaves for the second."""
 FLOAT8_STEPS = 20
-"""Steps of the gate where losses in FP8 are compared with those in bf16."""
+"""Steps of the gate if losses in FP8 are compared with those in bf16."""
 GATE_TOKENS = 32_768
 """Tokens of a gate's step, with at least `FEWEST_SEQUENCES`: those of the 32 sequences of length 1,024 with which
 `benchmarks.gate_faults` detected each of its faults on a GPU. Longer sequences need fewer of them.
 """
 FEWEST_SEQUENCES = 8
-"""Least sequences of a gate's step; it has two for each device at least, so that gradients are accumulated."""
+"""Least sequences of a gate's step. Each device has at least two, so that gradients are accumulated."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +59,7 @@ class StudySetup:
     plan: SearchPlan
     probe: Probe | None = None
     knowledge: Knowledge = dataclasses.field(default_factory=Knowledge)
-    """Lessons of old studies, where any are given."""
+    """Measurements of old studies that apply, if any are given."""
 
     @property
     def problem(self) -> Problem[Candidate]:
@@ -85,9 +85,7 @@ class StudySetup:
         return dataclasses.replace(problem, columns=columns)
 
     def problem_beside(self, others: Sequence["StudySetup"]) -> Problem[Candidate]:
-        """Returns the searcher's problem, which what is measured in `others` of the same command informs where the cost
-        model predicts them all.
-        """
+        """Returns the searcher's problem, informed by measurements of `others` if all are predicted."""
         problem = self.problem
         columns = [problem.columns, *(other.plan.columns for other in others)]
         predicted = [each for each in columns if each is not None]
@@ -97,28 +95,24 @@ class StudySetup:
         return dataclasses.replace(problem, others=of_others, columns=stacked(predicted))
 
     def _compile_s(self) -> list[float]:
-        """Returns the seconds by which each candidate compiles longer than one of which a block is compiled: those are
-        in the costs of a trial.
-        """
+        """Returns each candidate's seconds of compilation beyond those of compiled blocks, which the costs include."""
         if self.cluster.device_kind == "cpu" or not self.recipes[0].has_model:
             return []
         seconds = (compile_s(choice.layout, choice.recipe.model.num_layers) for choice in self.plan.candidates)
         return [max(0.0, number - COMPILE_S["block"]) for number in seconds]
 
     def probed(self, probe: Probe) -> "StudySetup":
-        """Returns the setup whose predictions have the figures of `probe`."""
+        """Returns the setup with predictions that use the figures of `probe`."""
         ordered, columns = likely_best_first(self.plan.candidates, self.cluster, self.cap_gib, probe)
         plan = dataclasses.replace(self.plan, candidates=tuple(ordered), columns=columns)
         return dataclasses.replace(self, plan=plan, probe=probe)
 
     @property
     def miniature(self) -> bool:
-        """Whether a miniature runs in place of the requested model."""
         return self.recipes[0].miniature_of is not None
 
     @property
     def timing(self) -> Timing:
-        """The timing of rungs on this kind of device."""
         request = self.request
         timings = COMMAND_TIMINGS if self.recipes[0].command else TIMINGS
         return dataclasses.replace(
@@ -127,7 +121,6 @@ class StudySetup:
 
     @property
     def rules(self) -> ConfirmationRules:
-        """The final runs of a winner."""
         size, devices = GATES[self.cluster.device_kind], self.cluster.num_devices
         longest = max(recipe.seq_len for recipe in self.recipes)
         sequences = min(size.sequences, max(GATE_TOKENS // longest, FEWEST_SEQUENCES, 2 * devices))
@@ -136,7 +129,7 @@ class StudySetup:
             repeats=self.space.repeats if self.request.repeats is None else self.request.repeats,
             finalists=None if every_point else self.space.finalists,
             profile=self.request.profile,
-            # As many sequences as go evenly over any data-parallel degree.
+            # A number of sequences that every data-parallel degree divides.
             gate=GateSize(
                 steps=FLOAT8_STEPS if compared(self.recipes) else size.steps,
                 sequences=math.ceil(sequences / devices) * devices,
@@ -145,19 +138,18 @@ class StudySetup:
 
     @property
     def recipes(self) -> tuple[Recipe, ...]:
-        """The recipes, each with a winner of its own, the space's reference first; named points may leave that one
-        out.
-        """
+        """The recipes, the space's reference first, which named points may leave out. Each has its own winner."""
         used = {entry.recipe: None for entry in (*self.plan.candidates, *self.plan.skipped)}
         return tuple(sorted(used, key=lambda recipe: recipe != self.space.recipe))
 
 
 def _of_command(command: Workload, cluster: Cluster, num_nodes: int) -> Cluster:
-    """Returns the cluster as the command's nodes see it: CPU workers are shared out over all `num_nodes` where it is
-    made for several.
+    """Returns the cluster as the command's nodes see it.
+
+    If the command supports several nodes, CPU workers are divided over all `num_nodes`.
 
     Raises:
-        InputError: there are several nodes, and a hole that these need is missing, or workers are not shared evenly.
+        InputError: there are several nodes and a required hole is missing, or workers are not divided evenly.
     """
     missing = [f"{{{name}}}" for name in OF_NODES if name not in command.holes]
     if cluster.device_kind == "cpu" and not missing:

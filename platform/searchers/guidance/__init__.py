@@ -1,1 +1,1 @@
-"""Parts of the guided searcher: its points, their posterior, pruning, and the value of a trial."""
+"""Parts of the guided searcher: points, their posterior, pruning, and the value of a trial."""

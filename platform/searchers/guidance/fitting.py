@@ -1,6 +1,4 @@
-"""Predicts which points fit in memory: the cost model's prediction, corrected by measured peaks and out-of-memory
-errors.
-"""
+"""Predicts which points fit in memory: the cost model, corrected by measured peaks and out-of-memory errors."""
 
 import math
 
@@ -18,20 +16,20 @@ from trainers.records.measurement import Outcome
 MEMORY = Prior(common=0.04, effects=0.25, smooth=0.03, noise=0.02)
 """Prior for the errors of predicted peaks."""
 UNPREDICTED = Prior(common=1.0, effects=1.0, smooth=0.5, noise=0.3)
-"""Prior of how far a point is from the limit of memory where none is predicted: 1 where it ran, -1 where it did not."""
+"""Prior for a point's distance from the memory limit without a prediction: 1 if it ran, -1 if it did not."""
 LIKELY = 1.0
-"""Distance that counts before any measurement: most points of a space run."""
+"""Distance assumed before any measurement, because most points of a space run."""
 NOISE = 0.03
-"""Log deviation of a peak that other measurements cannot predict: rounding and fragmentation."""
+"""Log deviation of a peak that other measurements cannot predict, from rounding and fragmentation."""
 MARGIN = 0.02
 """Assumed excess over the capacity of a point that ran out of memory, in log space."""
 CRASH_NOISE = 0.3
-"""Log deviation of that excess where a point crashed and memory is only the likeliest cause."""
+"""Log deviation of that excess if a point crashed and memory is only the likeliest cause."""
 
 
 class Fitting:
-    """A study's knowledge of memory. Where times alone are predicted, every point counts as fitting: the extrapolation
-    of a ladder's own measured memory decides.
+    """A study's knowledge of memory. If only times are predicted, every point counts as fitting: the extrapolation of a
+    ladder's own measured memory decides.
     """
 
     def __init__(self, points: PointArrays) -> None:
@@ -40,14 +38,14 @@ class Fitting:
         self._crowded: dict[int, float] = {}
         """Predicted memory over the limit, in log space, of points that ran out of memory or had no head-room."""
         self._crashed: set[int] = set()
-        """Points in `_crowded` whose run crashed without a known cause."""
+        """Points in `_crowded` that crashed without a known cause."""
         self._timed: set[int] = set()
         self._ran_before: list[int] = []
         """Points that ran in an earlier study."""
         self._learned: Learned | None = None
 
     def learn(self, point: int, result: Observation, *, timed: bool) -> None:
-        """Learns from the point's measurement; `timed` where it ran and its time counts."""
+        """Learns from the point's measurement; `timed` is whether its time counts."""
         self._learned = None
         peak = result.peak_allocated_gib
         if timed:
@@ -61,7 +59,7 @@ class Fitting:
             self._crashed.add(point)
 
     def ran_before(self, point: int) -> None:
-        """Marks the point as fitting, since an earlier study on these devices ran it."""
+        """Marks the point as fitting, because an earlier study on these devices ran it."""
         self._ran_before.append(point)
 
     def chances(self, index: Index) -> Array:
@@ -75,8 +73,9 @@ class Fitting:
         return np.where(np.isin(index, self._ran_before), 1.0, fits)
 
     def _chances_by_outcomes(self, index: Index) -> Array:
-        """Returns the probability that each point runs, learned from which ones ran: regression on labels (Rasmussen
-        and Williams 2006, section 6.5). It is 1 while none has failed.
+        """Returns the probability that each point runs, learned only from which points ran; 1 while none has failed.
+
+        The method is regression on labels (Rasmussen and Williams 2006, section 6.5).
         """
         if not self._crowded:
             return np.ones(len(index))
@@ -101,12 +100,12 @@ class Fitting:
         return self._learned
 
     def _learn_all(self) -> Learned:
-        """Fits the regression. A point that ran out of memory though it was predicted to fit, or ran though it was not,
-        counts as an error of at least `MARGIN`.
+        """Fits the regression.
 
-        A point that ran without a measured peak only gives an upper bound. It counts where the prediction says that it
-        does not fit. A second pass adds points that only other points' out-of-memory errors predict not to fit, so that
-        one error does not decide for all similar points.
+        A point that ran out of memory although predicted to fit, or ran although predicted not to, counts as an error
+        of at least `MARGIN`. A point that ran without a measured peak only gives an upper bound, which counts if the
+        prediction says that it does not fit. A second pass adds points that only other points' out-of-memory errors
+        predict not to fit, so that one error does not decide for all similar points.
         """
         points = self._points
         residual = {

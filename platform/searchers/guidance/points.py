@@ -14,37 +14,33 @@ from trainers.measuring.ladder import HEADROOM
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class PointArrays(GPInputs):
-    """Arrays with one row per point, in the order of the candidates and of their rungs."""
+    """Arrays with one row a point, in the order of the candidates and of their rungs."""
 
     owner: Index
-    """Position of the point's candidate."""
+    """Index of the point's candidate."""
     micro_batch: Index
     group: Index
-    """Number of its recipe in its search: only points of one group compete."""
+    """Number of the point's recipe within its search; only points of one group compete."""
     log_step_s: Array
-    """Natural logarithm of the predicted seconds for the number of tokens by which the point's group compares, mostly
-    those of one step; zeros where not predicted.
+    """Natural logarithm of the predicted seconds for the tokens by which the group compares, mostly those of one step;
+    zeros without predictions.
     """
     log_needed: Array
-    """Logarithm of predicted memory over the capacity: above 0 the point does not fit. Minus infinity where not
-    predicted.
-    """
+    """Logarithm of predicted memory over capacity: above 0 the point does not fit; minus infinity if unpredicted."""
     log_pooled: Array
     """Logarithm of pooled memory over the capacity less head-room: above 0 the point thrashes."""
     log_allocated_gib: Array
-    """Logarithm of the predicted allocated peak, which measured peaks correct; NaN where not predicted."""
+    """Logarithm of the predicted allocated peak, which measured peaks correct; NaN without predictions."""
     log_rank: Array
-    """Logarithm of (probability of running well / expected step time), by which a plan ranks. Zeros where not
-    predicted.
-    """
+    """Logarithm of (probability of running well / expected step time), a plan's order; zeros if unpredicted."""
     predicted: bool
     """Whether the cost model knows the devices."""
     predicts_memory: bool
-    """Whether it knows their memory too: of CPUs it predicts times alone."""
+    """Whether it predicts their memory too; for CPUs it only predicts times."""
 
 
 def make_points(problem: Problem[Any]) -> PointArrays:
-    """Returns the points of all candidates, followed by those of an earlier study and of other searches."""
+    """Returns the points of all candidates, followed by those of earlier studies and of other searches."""
     candidates, columns = problem.rows, problem.columns
     owner = np.repeat(np.arange(len(candidates)), [len(candidate.micro_batches) for candidate in candidates])
     micro_batch = np.array([rung for candidate in candidates for rung in candidate.micro_batches], dtype=np.int64)
@@ -80,7 +76,7 @@ def make_points(problem: Problem[Any]) -> PointArrays:
 
 
 def _memory(columns: Columns, prediction: Prediction) -> tuple[Array, Array, Array]:
-    """Returns the logarithms of needed and pooled memory over the capacity, and of allocated memory."""
+    """Returns the logarithms of needed and pooled memory over the capacity, and of allocated memory in GiB."""
     memory = prediction.memory
     needed, pooled = (np.maximum(gib, 1e-9) / columns.capacity_gib for gib in (memory.needed_gib, memory.pooled_gib))
     return np.log(needed), np.log(pooled / HEADROOM), np.log(np.maximum(memory.allocated_gib, 1e-9))

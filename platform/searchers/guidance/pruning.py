@@ -1,4 +1,4 @@
-"""Pruning after an out-of-memory error: rules out the points that must need at least as much memory, and no others."""
+"""Pruning after an out-of-memory error: rules out only points that must need at least as much memory."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,24 +17,22 @@ LIGHTER: Mapping[str, tuple[Any, ...]] = {
 }
 """Values of the axes along which memory falls, all else equal; the heaviest first."""
 CERTAIN = tuple(name for name, declared in axes_of(Layout).items() if declared.surely_lighter)
-"""Names of those axes whose order holds without a prediction to confirm it. A stage that shards more may still need
-more memory, since on a small model or on one device its buckets are larger than what it saves (BLOOM-7b1 on one H200:
-ZeRO-1 138 GiB, ZeRO-0 121).
+"""Axes in `LIGHTER` whose order holds without a prediction to confirm it. A stage that shards more may need more
+memory, because on a small model or one device its buckets exceed its savings (BLOOM-7b1 on one H200: ZeRO-1 138 GiB,
+ZeRO-0 121).
 """
 FALLING = tuple(name for name, declared in axes_of(Layout).items() if declared.of_number == "lighter")
 """Axes whose larger numbers need less memory, such as the number of ranks that share one copy."""
 IGNORED = (*(name for name, declared in axes_of(Layout).items() if declared.of_number == "no memory"), MICRO_BATCH)
-"""Axes that the comparison ignores: replicas of the model change no rank's memory, and the rung gives the micro-batch.
-"""
+"""Axes that the comparison ignores: model replicas change no rank's memory, and the rung gives the micro-batch."""
 
 
 class Pruning:
-    """Finds the points that an out-of-memory error at another point rules out.
+    """Finds the points ruled out by an out-of-memory error at another point.
 
-    A point is ruled out if it differs from the one that ran out of memory by a larger micro-batch, less checkpointing,
-    less offload, less sharding or gradients held longer, and in nothing else, and if the cost model agrees. Where the
-    cost model does not know the devices, only micro-batch, checkpointing and offload count. A kernel or engine never
-    rules out another.
+    A point is ruled out if it differs from the failed one only by a larger micro-batch, less checkpointing, less
+    offload, less sharding or gradients held longer, and the cost model agrees. If the cost model does not know the
+    devices, only micro-batch, checkpointing and offload count. A kernel or engine never rules out another.
     """
 
     def __init__(self, candidates: Sequence[Choice], points: PointArrays) -> None:
@@ -57,15 +55,15 @@ class Pruning:
         self._kind: Index = np.array(kind, dtype=np.int64)
         owners = self._kind[points.owner]
         order = np.argsort(owners, kind="stable")
-        # A study of many layouts asks about hundreds of errors at a time, each of which concerns a few points.
+        # A study of many layouts asks about hundreds of errors at once, each of which concerns few points.
         self._of_kind: list[Index] = np.split(order, np.searchsorted(owners[order], np.arange(1, len(kinds))))
-        """Points by kind; a point rules out only points of its kind."""
+        """Points by kind; a point only rules out points of its own kind."""
         self._ranks: npt.NDArray[np.float64] = np.array(ranks) if ranks else np.zeros((0, 1))
         axes_of_memory = [axis for axis in LIGHTER if candidates and axis in candidates[0].axes]
         self._certain = np.array([*(axis in CERTAIN for axis in axes_of_memory), *(False for _ in FALLING)])
 
     def ruled_out(self, point: int) -> Index:
-        """Returns the points that must run out of memory because `point` did, itself included."""
+        """Returns the points that must run out of memory because `point` did, including itself."""
         points, owner = self._points, self._points.owner[point]
         alike = self._of_kind[self._kind[owner]]
         ranks, rank = self._ranks[points.owner[alike]], self._ranks[owner]
@@ -78,7 +76,5 @@ class Pruning:
 
 
 def _rank(order: tuple[Any, ...], value: Any) -> float:
-    """Returns a rank of the value that is higher where it needs more memory; an unknown value compares only with
-    itself.
-    """
+    """Returns a rank that grows with memory; NaN for an unknown value, which compares only with itself."""
     return float(len(order) - order.index(value)) if value in order else np.nan

@@ -19,37 +19,37 @@ from trainers.records.measurement import TIMED, Outcome
 UNPREDICTED = Prior(common=10.0, effects=1.0, smooth=0.2, noise=0.03)
 """Prior of a log step time without a prediction."""
 MORE = 1.1
-"""Growth of the number of measurements from which on rates are learned anew."""
+"""Growth factor of the number of measurements after which rates are learned again."""
 UNKNOWN_LEAD = math.log(2.0)
-"""Log lead of the best prediction over a recipe's incumbent before the recipe has one."""
+"""Log lead of the best prediction over a recipe's incumbent, assumed before the recipe has one."""
 
 
 class StepTimes:
-    """A study's knowledge of step times, in log seconds; `Fitting` has that of memory."""
+    """A study's knowledge of step times, in log seconds. `Fitting` has the knowledge of memory."""
 
     def __init__(self, problem: Problem[Any], points: PointArrays) -> None:
         self._problem = problem
         self.points = points
-        """The points, predicted with the rates that the measurements imply."""
+        """The points, predicted with the rates implied by the measurements."""
         self.factors = RateFactors()
-        """Those rates, by the rates that were assumed."""
+        """The learned rates over the assumed ones."""
         self._num_learned = 0
-        """Number of measurements that they rest on."""
+        """Number of measurements behind `factors`."""
         self._log_step_s: dict[int, float] = {}
-        """Measured step time by point."""
+        """Measured log step time, by point."""
         self._micro_s: dict[int, float] = {}
-        """Measured seconds of a further micro-step by point; NaN where they are not known."""
+        """Measured seconds of a further micro-step, by point; NaN if unknown."""
         self._idle_share: dict[int, float] = {}
-        """Share of the step in which a device waited, by point."""
+        """Share of the step in which the device waited, by point."""
         self._believed: dict[int, float] = {}
-        """Believed step time of points whose trials run."""
+        """Believed log step time of points whose trials run."""
         self._surprise: float | None = None
-        """The factor of measured points alone while others are believed, whose residuals are what was predicted."""
+        """Surprise of the measured points alone, while others are believed; None otherwise."""
         self.incumbents: dict[int, float] = {}
-        """Fastest measured step time by group."""
+        """Fastest measured log step time, by group."""
 
     def learn(self, point: int, result: Observation, tokens_per_step: int) -> bool:
-        """Adds the point's measurement to the regression; returns whether it has a time that counts."""
+        """Adds the point's measurement to the regression; returns whether its time counts."""
         log_step_s = _log_step_s(result, tokens_per_step)
         if log_step_s is None:
             return False
@@ -66,21 +66,20 @@ class StepTimes:
             self.incumbents[group] = min(self.incumbents.get(group, math.inf), log_step_s)
 
     def groups(self) -> set[int]:
-        """Returns the groups that have a measured time."""
+        """Returns the groups with a measured time."""
         return {int(self.points.group[point]) for point in self._log_step_s}
 
     def reference(self, group: int, speed: Array) -> float:
-        """Returns the log speed of the group's incumbent; where it has none, the best of its points' `speed` less
-        `UNKNOWN_LEAD`.
-        """
+        """Returns the log speed of the group's incumbent; without one, the largest of `speed` less `UNKNOWN_LEAD`."""
         incumbent = self.incumbents.get(group)
         return float(np.max(speed)) - UNKNOWN_LEAD if incumbent is None else -incumbent
 
     @contextlib.contextmanager
     def believing(self, index: Index, fits: Array) -> Generator[None]:
-        """Counts points without a result as measured at the mean of the posterior, until the end of the `with`. Where
-        such a point is likelier to fit than not (`fits` is the probability of each), its time leads its group too, if
-        that has an incumbent.
+        """Counts points without a result as measured at the posterior's mean inside this context.
+
+        `fits` is the probability that each fits. A point likelier to fit than not may also lead its group, if that has
+        an incumbent.
         """
         if not len(index):
             yield
@@ -100,12 +99,13 @@ class StepTimes:
             self._believed, self._surprise, self.incumbents = {}, None, before
 
     def surprise(self, posterior: Learned) -> float:
-        """Returns the factor by which the posterior's variance is enlarged, see `Learned.surprise`."""
+        """Returns the factor by which the posterior's variance is enlarged; see `Learned.surprise`."""
         return posterior.surprise() if self._surprise is None else self._surprise
 
     def posterior(self) -> Learned:
-        """Returns the regression over the residuals of the step times; where they are many, over a part of them that
-        favours those near the fastest.
+        """Returns the regression over the residuals of the step times.
+
+        Of many, it uses a part that favours those near the fastest.
         """
         self._correct()
         points = self.points
@@ -121,14 +121,14 @@ class StepTimes:
         return learn(points, index, measured - points.log_step_s[index], prior, idle_share)
 
     def _correct(self) -> None:
-        """Predicts all points anew where the measured ones imply other rates than before."""
+        """Predicts all points again if the measured ones imply other rates than before."""
         columns, number = self._problem.columns, len(self._log_step_s)
         if columns is None or not number or number < MORE * self._num_learned:
             return
         self._num_learned = number
         index = np.array(list(self._log_step_s), dtype=np.int64)
         measured = columns.take(index)
-        # Points that compete are compared by the seconds of equally many tokens, which are not always one step's.
+        # Competing points compare by the seconds of equal numbers of tokens, which may differ from one step's.
         compared = np.array([self._problem.rows[owner].tokens_per_step for owner in self.points.owner[index]])
         step_s = np.exp(list(self._log_step_s.values())) * measured.tokens_per_step / compared
         micro_s = np.array(list(self._micro_s.values()))
@@ -139,7 +139,7 @@ class StepTimes:
 
 
 def _log_step_s(result: Observation, tokens_per_step: int) -> float | None:
-    """Returns the logarithm of the measured step time; None where no time counts."""
+    """Returns the logarithm of the measured step time; None if no time counts."""
     speed = result.tokens_per_s
     if result.outcome not in TIMED or speed is None or not math.isfinite(speed) or speed <= 0:
         return None

@@ -1,1 +1,1 @@
-"""The result of a study, from its journal: ranking, ties, numerics gates, coverage, and one value of them all."""
+"""The result of a study, computed from its journal: ranking, ties, numerics gates, coverage, caveats."""

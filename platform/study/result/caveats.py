@@ -1,4 +1,4 @@
-"""The caveats of a recipe's result: what a reader must know beside its figure. One list, which every view shows."""
+"""The caveats of a recipe's result, which every view shows: limits that a reader must know beside the figure."""
 
 import dataclasses
 import statistics
@@ -14,31 +14,31 @@ from trainers.spec.recipe import Recipe
 _MOST_NAMED = 3
 _OPEN: Resolution = "not resolved"
 SAME_LOSS = 0.01
-"""Relative difference of first losses up to which points are taken to begin alike, on the same data and weights: that
-of unlike kernels and precisions.
+"""Relative difference of first losses below which points with the same data and weights count as starting alike. It
+covers differences between kernels and precisions.
 """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Caveat:
-    """One caveat that holds for a result."""
+    """A caveat that applies to a result."""
 
     name: str
-    """Its name in `DECLARED`, such as "not gated"."""
+    """Name of the caveat, such as "not gated"."""
     sentence: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """The parts of a recipe's result by which caveats are judged."""
+    """The parts of a recipe's result that decide its caveats."""
 
     recipe: Recipe
     measurements: Sequence[Measurement]
     points: Sequence[PointRuns]
     winning_point: PointRuns | None
-    """The winner with all its runs; None without one."""
+    """The winner with all its runs; None without a winner."""
     comparisons: Sequence[Comparison]
-    """The best point compared with others, the next best first."""
+    """Comparisons of the best point with others, the next best first."""
     gate: GateVerdict | None
     coverage: Coverage | None
 
@@ -107,7 +107,7 @@ def _disturbed(evidence: Evidence) -> str:
 
 
 def _side_by_side(evidence: Evidence) -> str:
-    """Returns that figures of several nodes decided; runs in fresh processes of one round have the same nodes."""
+    """Returns a reason if trials on different nodes were compared. A round of confirmation runs keeps its nodes."""
     places = {frozenset(m.addresses) for m in evidence.measurements if m.outcome in TIMED and m.addresses}
     if evidence.winning_point is None or evidence.winning_point.runs or len(places) < 2:
         return ""
@@ -126,11 +126,11 @@ DECLARED: Mapping[str, Callable[[Evidence], str]] = {
     "disturbed": _disturbed,
     "side by side": _side_by_side,
 }
-"""Every caveat by its name: a function that returns why it holds, "" where it does not."""
+"""Every caveat by name: a function that returns the reason why it applies, or ""."""
 
 
 def caveats_of(evidence: Evidence) -> tuple[Caveat, ...]:
-    """Returns the caveats that hold, in the order of `DECLARED`."""
+    """Returns the caveats that apply, in the order of `DECLARED`."""
     reasons = {name: reason_of(evidence) for name, reason_of in DECLARED.items()}
     return tuple(
         Caveat(name=name, sentence=f"{name.capitalize()}: {reason}.") for name, reason in reasons.items() if reason
@@ -138,7 +138,7 @@ def caveats_of(evidence: Evidence) -> tuple[Caveat, ...]:
 
 
 def first_losses(measurements: Sequence[Measurement]) -> str:
-    """Returns how the first losses of a command's points compare, as a clause."""
+    """Returns a clause on how the first losses of a command's points compare."""
     losses = [measurement.losses[0] for measurement in measurements if measurement.losses]
     if len(losses) < 2:
         return "its steps report no losses to compare"
@@ -152,5 +152,5 @@ def first_losses(measurements: Sequence[Measurement]) -> str:
 
 
 def names_of(caveats: Sequence[Caveat]) -> str:
-    """Returns the names of the caveats as text, such as "miniature, not gated"; "" for none."""
+    """Returns the caveats' names as text, such as "miniature, not gated"; "" if there are none."""
     return ", ".join(caveat.name for caveat in caveats)

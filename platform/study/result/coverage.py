@@ -1,4 +1,4 @@
-"""Reports how much of the plan a study has tried, and which layouts are left with their predictions."""
+"""States how many of the planned layouts a study has tried, and which are left."""
 
 import dataclasses
 from typing import Any
@@ -12,11 +12,11 @@ from trainers.spec.recipe import Recipe
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Coverage:
-    """The layouts of one recipe: how many were tried, and those that were not."""
+    """The layouts of one recipe: the number tried, and the rest."""
 
     num_tried: int
     not_tried: tuple[PlannedLayout, ...]
-    """Layouts that were not tried, in the plan's order."""
+    """Layouts not tried, in the plan's order."""
 
     @property
     def num_layouts(self) -> int:
@@ -25,15 +25,15 @@ class Coverage:
 
     @property
     def words(self) -> str:
-        """The coverage in words, such as "4 of 8 layouts", or "8 layouts" where all were tried."""
+        """The coverage as text, such as "4 of 8 layouts", or "8 layouts" if all were tried."""
         tried = f"{self.num_tried} of " if self.not_tried else ""
         return f"{tried}{plural(self.num_layouts, 'layout')}"
 
 
 def coverage(history: History, recipe: Recipe) -> Coverage | None:
-    """Returns how many of the recipe's layouts were tried; None where the journal does not state what was planned.
+    """Returns the recipe's coverage; None if the journal states no plan.
 
-    A layout all of whose planned rungs are known not to run is not counted.
+    A layout is not counted if all its planned rungs were skipped.
     """
     if history.planned is None:
         return None

@@ -1,4 +1,4 @@
-"""Compares a recipe in FP8 with the same recipe in bf16: the ratio of speeds and the change in loss."""
+"""Compares a recipe in FP8 with the same recipe in bf16: ratio of speeds and change of loss."""
 
 import dataclasses
 import math
@@ -13,24 +13,23 @@ from trainers.spec.recipe import Recipe
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Float8Price:
-    """The winner in FP8 compared with that in bf16; None where a figure was not measured."""
+    """The FP8 winner compared with the bf16 winner; a figure that was not measured is None."""
 
     precision: str
     speed_ratio: float | None
     """Tokens/s of the FP8 winner over tokens/s of the bf16 winner."""
     speed_interval: tuple[float, float] | None = None
-    """95 % interval of the ratio over runs of both beside each other; None for fewer than two pairs."""
+    """95 % interval of the ratio over paired runs; None for fewer than two pairs."""
     steps: int = 0
-    """Steps of the numerics gate over which losses are compared; 0 where one of the two recipes has no gate curve."""
+    """Numerics-gate steps over which losses are compared; 0 if one of the recipes has no gate curve."""
     sequences: int = 0
     mean_loss_change: float | None = None
-    """Mean relative change of the loss over the gate's steps; above 0 where FP8's loss is higher."""
+    """Mean relative change of loss over the gate's steps; positive if FP8's loss is higher."""
     last_loss_change: float | None = None
-    """Relative change of the loss at the gate's last step; above 0 where FP8's loss is higher."""
+    """Relative change of loss at the gate's last step; positive if FP8's loss is higher."""
 
     @property
     def sentence(self) -> str:
-        """The comparison as one sentence."""
         return f"{self.precision} beside bf16: {self._speed}; {self._loss}."
 
     @property
@@ -56,19 +55,19 @@ class Float8Price:
 
 
 def in_bf16(recipe: Recipe) -> Recipe:
-    """Returns the recipe with bf16 products."""
     return dataclasses.replace(recipe, compute_precision="bf16")
 
 
 def compared(recipes: Collection[Recipe]) -> frozenset[Recipe]:
-    """Returns the FP8 recipes that are searched together with the same recipe in bf16, and these bf16 recipes."""
+    """Returns the FP8 recipes that are searched together with their bf16 counterpart, and these counterparts."""
     pairs = [{recipe, in_bf16(recipe)} for recipe in recipes if recipe.float8_scaling and in_bf16(recipe) in recipes]
     return frozenset[Recipe]().union(*pairs)
 
 
 def price_of(recipe: Recipe, speed: Comparison | None, gates: Sequence[GateCurves]) -> Float8Price:
-    """Returns the price of an FP8 recipe, `speed` being its winner's beside bf16's; the winner's curves in `gates`
-    count first, else the reference's.
+    """Returns the price of an FP8 recipe. `speed` compares its winner with the bf16 winner.
+
+    Losses come from the winner's curves in `gates` if present, else from the reference's.
     """
     price = Float8Price(
         precision=recipe.compute_precision,

@@ -1,4 +1,4 @@
-"""The numerics gate: a winner must have the gradients of a reference layout, tensor by tensor, and step as asked."""
+"""The numerics gate: compares a winner's losses, norms, gradients and optimizer step with a reference layout's."""
 
 import base64
 import dataclasses
@@ -26,35 +26,36 @@ TOLERANCES: dict[Precision, tuple[float, float]] = {
     "fp8_tensorwise": (1e-2, 5e-2),
     "fp8_rowwise": (1e-2, 5e-2),
 }
-"""Largest relative differences of loss and of gradient norm, those of the contract test (`tests/contract`).
+"""Largest relative differences of loss and of gradient norm by precision, as in the contract test (`tests/contract`).
 
-Where bf16 rounds otherwise, as fused kernels do, values here and there cross a rounding to FP8, which is 16 times as
-coarse: the contract's tiny models are up to 3.4e-3 and 1.2e-2 apart between eager attention and sdpa."""
+FP8 is wider because fused kernels round bf16 values differently, and a value near a rounding boundary may then change
+by one FP8 step, which is 16 times as coarse. The contract's tiny models differ by up to 3.4e-3 (loss) and 1.2e-2 (norm)
+between eager attention and sdpa.
+"""
 POWERSGD_TOLERANCES = (1e-2, 0.3)
-"""PowerSGD's factors begin as random numbers, drawn bucket by bucket, and a kernel that yields gradients in another
-order fills buckets in another way: over the contract test's 20 steps another seed moves losses by up to 0.5 % and norms
-by up to 17 % at rank 1 (0.2 and 5 % at rank 4).
+"""The same with PowerSGD, whose factors start random per bucket. A kernel that returns gradients in another order fills
+buckets differently. Over the contract test's 20 steps, another seed moves losses by up to 0.5 % and norms by up to 17 %
+at rank 1 (0.2 and 5 % at rank 4).
 """
 
 
 def tolerances(recipe: Recipe) -> tuple[float, float]:
-    """Returns how far loss and gradient norm may differ from the reference's."""
+    """Returns the largest relative differences of loss and of gradient norm."""
     return POWERSGD_TOLERANCES if recipe.powersgd_rank else TOLERANCES[recipe.compute_precision]
 
 
 FP32_GRADIENTS = (1e-3, 2.5e-4, 2.5e-4)
-"""Largest relative differences of gradients in fp32: of one parameter's, of the median parameter's, and of the length
-of one parameter's. Some three times what two plain layouts are apart by on CPUs.
+"""Largest relative differences of fp32 gradients: of any parameter's, of the median parameter's, and of the length of
+any parameter's. About three times the differences between two plain layouts on CPUs.
 """
 ROUNDING_FACTORS = (1.5, 1.2, 2.0)
-"""The same in other precisions, as multiples of what rounding does: of how far the reference's own gradients move when
-the last bit that products read is flipped in every weight. On H200s sound layouts of GPT-2, Llama, Qwen3 and
-BLOOM, of 4 to 16 blocks, in bf16 and FP8, are at most 0.74, 0.62 and 0.98 times as far apart
-(docs/lab/gate.csv#gate-rounding).
+"""The same for other precisions, as multiples of the effect of rounding: how far the reference's own gradients move
+when the last bit that products read is flipped in every weight. Sound layouts of GPT-2, Llama, Qwen3 and BLOOM (4 to 16
+blocks, bf16 and FP8, H200) differ by at most 0.74, 0.62 and 0.98 times that effect (docs/lab/gate.csv#gate-rounding).
 """
 ALIBI_FACTORS = (4.0, 3.5, 5.0)
-"""The multiples for models with ALiBi: transformers' eager attention rounds the biases to bf16, fused kernels do not.
-Sound layouts of BLOOM, of 4 and 30 blocks, are at most 2.4, 2.0 and 2.8 times as far apart.
+"""The same for models with ALiBi: transformers' eager attention rounds the biases to bf16, fused kernels do not. Sound
+layouts of BLOOM (4 and 30 blocks) differ by at most 2.4, 2.0 and 2.8 times.
 """
 OLD_GRADIENTS: dict[Precision, tuple[float, float, float]] = {
     "fp32": FP32_GRADIENTS,
@@ -62,18 +63,20 @@ OLD_GRADIENTS: dict[Precision, tuple[float, float, float]] = {
     "bf16": (1.7, 0.6, 0.4),
     "fp16": (0.22, 8e-2, 5e-2),
 }
-"""Tolerances where a reference does not tell what rounding does: of compressed exchanges and in older journals."""
+"""Fixed tolerances where the reference has no rounding sketch: with compressed exchanges and in older journals."""
 BF16_SUMS = (3e-2, 1e-2, 1e-2)
-"""Least tolerances of gradients that are summed or exchanged in bf16, whatever computes them."""
+"""Lower bounds of the tolerances of gradients that are summed or exchanged in bf16."""
 CHANGE_TOLERANCE = 0.5
-"""The tolerance of a parameter's change by Adafactor: where signs decide, small gradients turn it around."""
+"""Tolerance of a parameter's change by Adafactor, in which small gradients may flip the sign of a change."""
 CLIP_TOLERANCE = 1e-2
 UPDATE_TOLERANCE = 1e-2
-"""Largest relative difference of a parameter's change from AdamW's by the layout's own moments."""
+"""Largest relative difference between a parameter's change and AdamW's, computed from the layout's own moments."""
 LENGTH = "length of "
 MEDIAN = " in the median"
 FLOOR = 1e-4
-"""Share of all parameters' gradients below which a parameter's own are not told apart from rounding."""
+"""A parameter whose gradient norm is below this share of the norm of all gradients is compared against that share,
+because its own gradient cannot be told from rounding.
+"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,13 +89,13 @@ class GradientTolerances:
 
 
 def gradient_tolerances(reference: GateCurves, of: str) -> GradientTolerances | None:
-    """Returns how far sketches `of` gradients or changes may be from the reference's; None if they are not compared."""
+    """Returns the tolerances of the sketches called `of` (gradients or changes); None if they are not compared."""
     recipe, tensors = reference.recipe, reference.tensors
     if of.startswith("changes"):
         return GradientTolerances(
             each_tensor=dict.fromkeys(tensors, CHANGE_TOLERANCE), median=CHANGE_TOLERANCE, length=CHANGE_TOLERANCE
         )
-    if recipe.powersgd_rank and of != FIRST_GRADIENTS:  # its first exchange is whole, the later ones are factors
+    if recipe.powersgd_rank and of != FIRST_GRADIENTS:  # the first gradients are exchanged whole, later ones as factors
         return None
     is_rounded = "bf16" in (recipe.state_precision, recipe.compression)
     least = BF16_SUMS if is_rounded else (0.0, 0.0, 0.0)
@@ -104,7 +107,7 @@ def gradient_tolerances(reference: GateCurves, of: str) -> GradientTolerances | 
         return GradientTolerances(each_tensor=dict.fromkeys(tensors, worst), median=median, length=length)
     errors, lengths = rounding
     worst, median, length = ALIBI_FACTORS if recipe.model.position == "alibi" else ROUNDING_FACTORS
-    of_median = statistics.median(errors.values())  # a parameter's own may be small by chance
+    of_median = statistics.median(errors.values())  # a single parameter's error may be small by chance
     return GradientTolerances(
         each_tensor={name: max(worst * max(errors[name], of_median), least[0]) for name in tensors},
         median=max(median * of_median, least[1]),
@@ -113,7 +116,9 @@ def gradient_tolerances(reference: GateCurves, of: str) -> GradientTolerances | 
 
 
 def _rounding(reference: GateCurves) -> tuple[Mapping[str, float], Mapping[str, float]] | None:
-    """Returns what rounding does to the reference's gradients, as `sketch_errors` does; None where it was not run."""
+    """Returns the relative effect of rounding on the reference's gradients, by `sketch_errors`; None if not
+    measured.
+    """
     by_name = {sketch.of: sketch.values for sketch in reference.sketches}
     if ROUNDED not in by_name or FIRST_GRADIENTS not in by_name:
         return None
@@ -125,45 +130,41 @@ class Check:
     """One comparison of the gate."""
 
     of: str
-    """The name of what was compared."""
+    """Name of the compared quantity."""
     error: float
-    """The largest relative difference; infinite where a value is not finite."""
+    """The largest relative difference; infinite if a value is not finite."""
     tolerance: float
     where: str = ""
     """The parameter with the largest difference."""
 
     @property
     def passed(self) -> bool:
-        """Whether the difference stays within its tolerance."""
         return self.error <= self.tolerance
 
     @property
     def words(self) -> str:
-        """The comparison in words, with the parameter where it fails."""
+        """The comparison as text; names the parameter if the check fails."""
         place = f" in {self.where}" if self.where and not self.passed else ""
         return f"{self.of} {self.error:.1e}{place} ({self.tolerance:.2g})"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class GateVerdict:
-    """The difference of a layout's steps from the reference's."""
+    """The comparison of a layout's steps with the reference's."""
 
     layout: Layout
     reference: Layout
     steps: int
     sequences: int
     checks: tuple[Check, ...]
-    """Loss and gradient norm over the steps, then what is compared tensor by tensor; nothing of that in journals of
-    older versions."""
+    """Loss and gradient norm over the steps, then the comparisons by tensor, which journals of older versions lack."""
 
     @property
     def passed(self) -> bool:
-        """Whether every comparison stays within its tolerance."""
         return all(check.passed for check in self.checks)
 
     @property
     def sentence(self) -> str:
-        """The verdict as a sentence with its figures."""
         shown = [check for check in self.checks if check.passed == self.passed and MEDIAN not in check.of]
         shown = shown or [check for check in self.checks if not check.passed]
         figures = (
@@ -175,9 +176,7 @@ class GateVerdict:
 
 
 def gate_figures(verdict: GateVerdict | None) -> dict[str, float | None]:
-    """Returns errors and tolerances of loss, gradient norm and one parameter's gradients, as rows and JSON have them;
-    None where there are none.
-    """
+    """Returns errors and tolerances of loss, gradient norm and worst gradient by their JSON keys; None if absent."""
     checks = verdict.checks if verdict else ()
     gradients = [check for check in checks if check.where and check.of.startswith("gradients")]
     named: dict[str, Check] = dict(zip(("loss", "norm"), checks[:2], strict=False))
@@ -190,10 +189,10 @@ def gate_figures(verdict: GateVerdict | None) -> dict[str, float | None]:
 
 
 def compare(reference: GateCurves, curves: GateCurves) -> GateVerdict:
-    """Returns the verdict on `curves`, of the same recipe and the same gate as `reference`.
+    """Returns the verdict on `curves`, which have the recipe and gate settings of `reference`.
 
-    A loss or norm that is not finite fails. In fp16 alone, steps of older journals at which neither norm is finite are
-    left out: its scaling skips them.
+    A loss or norm that is not finite fails. Exception: in fp16, steps at which neither norm is finite are left out,
+    because loss scaling skips them (only in older journals).
     """
     recipe = curves.recipe
     loss_tolerance, norm_tolerance = tolerances(recipe)
@@ -215,7 +214,7 @@ def compare(reference: GateCurves, curves: GateCurves) -> GateVerdict:
 
 
 def _tensor_checks(reference: GateCurves, curves: GateCurves) -> Iterable[Check]:
-    """Yields the comparisons of tensors, and those of a layout with what its recipe asks for."""
+    """Yields the comparisons by tensor, then those of the layout's clipping and optimizer step with the recipe's."""
     others = {sketch.of: sketch.values for sketch in reference.sketches}
     for sketch in curves.sketches:
         allowed = gradient_tolerances(reference, sketch.of)
@@ -242,7 +241,7 @@ def _tensor_checks(reference: GateCurves, curves: GateCurves) -> Iterable[Check]
 def sketch_errors(
     values: str, reference: str, tensors: tuple[str, ...]
 ) -> tuple[Mapping[str, float], Mapping[str, float]]:
-    """Returns the relative difference of each parameter's sketch from the reference's, and that of its length."""
+    """Returns the relative difference of each parameter's sketch from the reference's, and of each sketch's length."""
     ours, others = (_sums(text, len(tensors)) for text in (values, reference))
     lengths = np.linalg.norm(others, axis=1)
     allowed = np.maximum(np.maximum(lengths, FLOOR * np.linalg.norm(others)), 1e-30)
@@ -257,7 +256,7 @@ def _sums(text: str, num_tensors: int) -> npt.NDArray[np.float64]:
 
 
 def verdict_on(layout: Layout, recipe: Recipe, gates: Iterable[GateCurves]) -> GateVerdict | None:
-    """Returns the verdict on `layout` from the last curves in a journal; None where curves are missing."""
+    """Returns the verdict on `layout` from the last curves in a journal; None if its or the reference's are missing."""
     of_recipe = [gate for gate in gates if gate.recipe == recipe]
     curves_of_layout = next((curves for curves in reversed(of_recipe) if curves.layout == layout), None)
     if curves_of_layout is None:
@@ -272,18 +271,16 @@ def verdict_on(layout: Layout, recipe: Recipe, gates: Iterable[GateCurves]) -> G
 
 
 def has_curves(best: Measurement, gates: Iterable[GateCurves]) -> bool:
-    """Returns whether the winner's own curves were recorded; curves recorded as another layout's reference do not
-    count.
-    """
+    """Returns whether the winner's own curves were recorded. Curves recorded as a reference do not count."""
     return any(gate.recipe == best.recipe and gate.layout == best.layout and not gate.is_reference for gate in gates)
 
 
 def references(recipe: Recipe, candidates: Sequence[Candidate], measurements: Sequence[Measurement]) -> list[Layout]:
-    """Returns the layouts that may serve as the recipe's reference, the best one first.
+    """Returns the layouts that may be the recipe's reference, the best first.
 
-    Layouts with the fewest fused kernels come first, and of as many those with earlier values of their axes, since a
-    compiler, a fused kernel or a chunked loss may be what is wrong. Among these come layouts that ran, the one with the
-    least complex first, then layouts that were not tried, the most frugal first.
+    Ordered by the number of fused kernels, then by the position of the kernels' values in their axes, because a
+    compiler, fused kernel or chunked loss may be the fault. Among equals, timed layouts come first, the least complex
+    first; then layouts that were not tried, those with the least memory first.
     """
     timed_layouts = {
         measurement.layout
@@ -318,6 +315,5 @@ _CANNOT = frozenset({Outcome.OOM, Outcome.FAILED, Outcome.HUNG, Outcome.DIVERGED
 
 
 def _largest(pairs: Iterable[tuple[float, float]]) -> float:
-    """Returns the largest relative difference; infinite where a value is not finite."""
     errors = [abs(reference - value) / max(abs(value), 1e-12) for value, reference in pairs]
     return max((error if math.isfinite(error) else math.inf for error in errors), default=0.0)

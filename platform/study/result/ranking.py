@@ -1,4 +1,4 @@
-"""Ranks a recipe's points and states how certain that is, by runs in separate processes where there are any."""
+"""Ranks a recipe's points and states the certainty of the ranking from runs in separate processes."""
 
 import dataclasses
 import functools
@@ -13,10 +13,10 @@ from trainers.measuring.intervals import interval, t_quantile
 from trainers.records.measurement import Measurement, Outcome
 
 TIE_WIDTH = 0.03
-"""Two points are tied only where the interval of their ratio is narrower than this."""
+"""Two points are tied only if the interval of their ratio is narrower than this."""
 
 MOST_RUNS = 99
-"""Number of runs up to which it is said how many would resolve a comparison."""
+"""Largest stated number of runs that would resolve a comparison."""
 
 DISTURBED = 0.10
 """Share by which runs in separate processes may differ from the search's figure on a quiet machine."""
@@ -29,20 +29,20 @@ class PointRuns:
     """One batch point with all its runs."""
 
     search: Measurement | None
-    """The search's own run."""
+    """The search's own run; None if it has none."""
     runs: tuple[Measurement, ...]
-    """The runs in separate processes, by number."""
+    """The confirmation runs in separate processes, by number."""
     paces: Paces = dataclasses.field(default_factory=lambda: UNKNOWN, compare=False, repr=False)
-    """The paces of nodes, through which its runs are compared with each other and with those of other points."""
+    """Paces of nodes, by which runs are corrected before they are compared."""
 
     @property
     def decisive(self) -> tuple[Measurement, ...]:
-        """The runs that the point is judged by: separate ones, the search's where there are none."""
+        """The runs that decide: the confirmation runs if any, else the search's."""
         return self.runs or ((self.search,) if self.search else ())
 
     @functools.cached_property
     def speeds(self) -> tuple[float, ...]:
-        """Tokens/s of the decisive runs; empty where one of them is not `ok`, so that the point cannot win."""
+        """Tokens/s of the decisive runs; empty if one of them is not `ok`, in which case the point cannot win."""
         runs = self.decisive
         if any(run.outcome is not Outcome.OK or not math.isfinite(speed_of(run)) for run in runs):
             return ()
@@ -50,48 +50,44 @@ class PointRuns:
 
     @property
     def median_tokens_per_s(self) -> float | None:
-        """Median over the decisive runs; of an even number, the lower of the two in the middle."""
+        """Median over the decisive runs; for an even number, the lower of the middle two."""
         return statistics.median_low(self.speeds) if self.speeds else None
 
     @property
     def std_tokens_per_s(self) -> float | None:
-        """Standard deviation over runs; None for fewer than two."""
         return statistics.stdev(self.speeds) if len(self.speeds) > 1 else None
 
     @property
     def interval_tokens_per_s(self) -> tuple[float, float] | None:
-        """95 % interval of the mean over runs; None for fewer than two."""
         return interval(self.speeds) if len(self.speeds) > 1 else None
 
     @property
     def search_tokens_per_s(self) -> float:
-        """The search's own figure; the median of the runs where there is none."""
+        """The search's figure; without one, the median of the runs."""
         return speed_of(self.search) if self.search else self.median_tokens_per_s or -math.inf
 
     def derived(self, run: Measurement) -> float:
-        """Returns the tokens/s of a run as nodes of the middle pace would have shown them; minus infinity for none."""
+        """Returns the tokens/s of a run corrected to nodes of the median pace; minus infinity if it has none."""
         return speed_of(run) / pace_of(run, self.paces)
 
     @property
     def derived_tokens_per_s(self) -> float:
-        """`search_tokens_per_s` as nodes of the middle pace would have shown it."""
+        """`search_tokens_per_s` corrected to nodes of the median pace."""
         return self.derived(self.search) if self.search else self.derived_median or -math.inf
 
     @functools.cached_property
     def derived_speeds(self) -> tuple[float, ...]:
-        """`speeds` as nodes of the middle pace would have shown them."""
+        """`speeds` corrected to nodes of the median pace."""
         return tuple(map(self.derived, self.decisive)) if self.speeds else ()
 
     @property
     def derived_median(self) -> float | None:
-        """`median_tokens_per_s` as nodes of the middle pace would have shown it."""
+        """`median_tokens_per_s` corrected to nodes of the median pace."""
         return statistics.median_low(self.derived_speeds) if self.derived_speeds else None
 
     @property
     def disturbed(self) -> bool:
-        """Whether the machine was disturbed in the search or in the runs: their median differs from the search's figure
-        by more than its interval over windows and by more than 10 %, beside what the nodes' paces explain.
-        """
+        """Whether the machine was disturbed: runs and search, corrected, differ by more than `search_margin`."""
         median = self.derived_median
         if self.search is None or not self.runs or median is None or not self.derived_tokens_per_s > 0:
             return False
@@ -99,8 +95,8 @@ class PointRuns:
 
     @property
     def search_margin(self) -> float:
-        """Share by which others may differ from the search's figure on a quiet machine: 10 %, or half of its 95 %
-        interval over windows where that is wider.
+        """Share by which runs may differ from the search's figure on a quiet machine: `DISTURBED`, or half of the
+        search's relative 95 % interval over windows if that is wider.
         """
         windows_s = self.search.windows_s if self.search else ()
         low_s, high_s = interval(windows_s) if len(windows_s) > 1 else (0.0, 0.0)
@@ -108,16 +104,14 @@ class PointRuns:
 
     @property
     def all(self) -> tuple[Measurement, ...]:
-        """The search's run, and the later ones."""
         return (*((self.search,) if self.search else ()), *self.runs)
 
     def beside(self, other: "PointRuns") -> "Comparison":
-        """Returns this point compared with another one by runs beside each other."""
         return compared(self, other)
 
     @property
     def typical(self) -> Measurement:
-        """The run of median speed; where a run failed, that one."""
+        """The decisive run of median speed; if a run failed, the last failed one."""
         if len(self.decisive) == 1:
             return self.decisive[0]
         lost_runs = [run for run in self.decisive if run.outcome is not Outcome.OK]
@@ -128,8 +122,9 @@ class PointRuns:
 
     @property
     def main_run(self) -> Measurement:
-        """The run that stands for the point: the one of longest accumulation, the middle one among equals; the one of
-        median speed where the longest differs from it by more than on a quiet machine.
+        """The run shown for the point: among the decisive runs with the longest accumulation, the one of median speed.
+
+        If that run's speed differs from the point's median by more than `DISTURBED`, `typical` is shown instead.
         """
         if len(self.decisive) == 1:
             return self.decisive[0]
@@ -143,34 +138,31 @@ class PointRuns:
 
     @property
     def representative(self) -> Measurement:
-        """The run that stands for the point where each point is shown once; where runs failed, the last that did."""
+        """The run shown where each point appears once: the last failed run, else `main_run`."""
         failed = [run for run in self.decisive if run.outcome is not Outcome.OK]
         return failed[-1] if failed else self.main_run
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """The best point compared with another one, over the runs that both have."""
+    """The best point compared with another over the runs that both have."""
 
     other: Measurement
     num_pairs: int
-    """Number of pairs of runs."""
+    """Number of paired runs."""
     ratio: float
-    """Throughput of the best point over this one's: the geometric mean over pairs of runs; without a pair, of the two
-    medians.
-    """
+    """Throughput of the best point over the other's: geometric mean over pairs, or ratio of medians without a pair."""
     low: float
     high: float
-    """Upper end of the ratio's 95 % interval, by Student's t over the logarithms; infinite for fewer than two pairs."""
+    """Upper end of the ratio's 95 % interval (Student's t over logarithms); infinite for fewer than two pairs."""
     resolution: Resolution
     runs_to_resolve: int | None
-    """Number of runs of each, estimated from the spread of the pairs, after which one is faster or the two are tied;
+    """Estimated number of runs of each point after which one is faster or the two are tied, from the pairs' spread;
     None for fewer than two pairs.
     """
 
     @property
     def sentence(self) -> str:
-        """The comparison as one sentence."""
         match self.resolution:
             case "faster":
                 return f"Faster than {self.name}: {self.interval_words}."
@@ -181,17 +173,15 @@ class Comparison:
 
     @property
     def name(self) -> str:
-        """The other point's layout and micro-batch."""
         return f"{self.other.layout.label}, micro-batch {self.other.batch.micro_batch}"
 
     @property
     def interval_words(self) -> str:
-        """The ratio with its interval, in words."""
         return f"{self.ratio - 1:+.1%} against it, {ratio_interval(self.low, self.high)}"
 
     @property
     def open_words(self) -> str:
-        """The open comparison and what would resolve it, in words."""
+        """The unresolved comparison and the number of runs that would resolve it, as text."""
         if self.runs_to_resolve is None:
             beside = "one run of each" if self.num_pairs else "no runs of both"
             return f"against {self.name}: {beside} in fresh processes, and it takes two at least (--repeats 2)"
@@ -199,24 +189,23 @@ class Comparison:
 
 
 def ratio_interval(low: float, high: float) -> str:
-    """Returns the 95 % interval of a ratio of speeds, in words."""
     return f"95 % interval {low - 1:+.1%} to {high - 1:+.1%}"
 
 
 def runs_words(runs: int) -> str:
-    """Returns how many runs of each of two points would resolve which is faster, in words."""
+    """Returns as text how many runs of each of two points would resolve the comparison."""
     if runs > MOST_RUNS:
         return f"by the spread so far more than {MOST_RUNS} runs of each would be needed to resolve it"
     return f"by the spread so far about {runs} runs of each would resolve it (--repeats {runs})"
 
 
 def speed_of(measurement: Measurement) -> float:
-    """Returns tokens/s, minus infinity where there is none."""
+    """Returns tokens/s; minus infinity if there is no figure."""
     return -math.inf if measurement.tokens_per_s is None else measurement.tokens_per_s
 
 
 def points(measurements: Iterable[Measurement], paces: Paces = UNKNOWN) -> list[PointRuns]:
-    """Returns the runs of each batch point of one recipe, in order of first appearance."""
+    """Returns the points of one recipe with their runs, in order of first appearance."""
     runs_of_point: dict[tuple[str, int, int], list[Measurement]] = {}
     for measurement in measurements:
         runs_of_point.setdefault(
@@ -231,23 +220,22 @@ def points(measurements: Iterable[Measurement], paces: Paces = UNKNOWN) -> list[
 
 
 def by_speed(of_recipe: Iterable[PointRuns]) -> list[PointRuns]:
-    """Returns the points that may win, of one recipe's, the fastest first by their medians alone."""
+    """Returns one recipe's points that may win, ordered by their medians alone, the fastest first."""
     able = (point for point in of_recipe if point.speeds)
     return sorted(able, key=lambda point: -statistics.median_low(point.derived_speeds))
 
 
 def ranked(measurements: Iterable[Measurement]) -> list[PointRuns]:
-    """Returns the points of one recipe that may win, the fastest first."""
     return rank(points(measurements))
 
 
 def rank(of_recipe: Sequence[PointRuns]) -> list[PointRuns]:
-    """Returns the points that may win, of one recipe's, the fastest first.
+    """Returns the points of one recipe that may win, the fastest first.
 
-    The best of many single figures is biased upwards, and a second run shows by how much. So a point that did not run
-    again ranks behind those that did, unless the search measured it faster than each of them. Those that did are
-    ordered by the median over the runs that others had as well: a leader's own last run is one more draw that the
-    others have not had, and counts only where it is further below than runs differ on a quiet machine.
+    The best of many single figures is biased upwards, and a second run shows by how much. So a point without
+    confirmation runs ranks behind those that have them, unless its search figure exceeds all of theirs. Confirmed
+    points are ordered by the median over runs with numbers that other points also have. A run that only the leader has
+    is a draw that the others lack; it counts only if it is slower than this median by more than `DISTURBED`.
     """
     able = [point for point in of_recipe if point.speeds]
     times = Counter(run.repeat for point in able for run in point.runs)
@@ -265,14 +253,15 @@ def rank(of_recipe: Sequence[PointRuns]) -> list[PointRuns]:
 
 
 def winner(measurements: Iterable[Measurement], paces: Paces = UNKNOWN) -> Measurement | None:
-    """Returns the best measurement of one recipe by total tokens/s; None where there is none.
+    """Returns the run that represents the best point of one recipe by total tokens/s; None if no point may win.
 
-    A point that was run again is judged by these runs: it counts only if all of them are `ok`, and by their median.
-    Figures are compared as nodes of the middle of `paces` would have shown them.
+    A confirmed point is judged by its confirmation runs: all must be `ok`, and their median counts. All figures are
+    corrected to nodes of the median pace.
     """
     all_of = tuple(measurements)
     confirmed = {(measurement.layout, measurement.batch) for measurement in all_of if measurement.repeat}
-    # Called once a trial, for up to ten thousand. Of points that were not run again only the fastest can win.
+    # Called once per trial with up to ten thousand measurements. Only the fastest unconfirmed point can win, so only it
+    # is ranked.
     judged = [
         measurement for measurement in all_of if confirmed and (measurement.layout, measurement.batch) in confirmed
     ]
@@ -294,17 +283,20 @@ def winner(measurements: Iterable[Measurement], paces: Paces = UNKNOWN) -> Measu
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Spread:
-    """The spread of logarithms of paired runs' ratios about their mean."""
+    """Spread of the logarithms of paired ratios about their mean."""
 
     deviation: float
-    """Standard deviation of one pair."""
+    """Standard deviation of one pair's logarithm."""
     degrees: int
     """Degrees of freedom of `deviation`."""
 
 
 def comparisons(order: Sequence[PointRuns]) -> list[Comparison]:
-    """Compares the best point of a ranking with the next best one and with all that were run again, the next best
-    first. Two pairs of runs hardly know their own spread, so theirs is pooled with that of the other comparisons.
+    """Returns the comparisons of a ranking's best point with the next best and with all confirmed points, in ranking
+    order.
+
+    Two pairs estimate their own spread poorly, so a comparison of two pairs uses the spread pooled over all
+    comparisons.
     """
     others = [other for place, other in enumerate(order) if place == 1 or (place and other.runs)]
     pooled = _pooled([_pair_logs(order[0], other) for other in others])
@@ -312,10 +304,10 @@ def comparisons(order: Sequence[PointRuns]) -> list[Comparison]:
 
 
 def compared(best: PointRuns, other: PointRuns, *, of_two: Spread | None = None) -> Comparison:
-    """Compares one point with another; not resolved where there are fewer than two pairs of runs. The spread `of_two`
-    is that of two pairs, None for their own.
+    """Returns the comparison of two points; it is not resolved with fewer than two pairs of runs.
 
-    Runs with the same number form a pair, since they follow each other in time.
+    Runs with the same number form a pair, because they ran one after the other. `of_two` is the spread used for exactly
+    two pairs (None: their own).
     """
     logs = _pair_logs(best, other)
     spread = of_two if of_two and len(logs) == 2 else _pooled([logs])
@@ -340,16 +332,14 @@ def compared(best: PointRuns, other: PointRuns, *, of_two: Spread | None = None)
 
 
 def _pair_logs(best: PointRuns, other: PointRuns) -> list[float]:
-    """Returns the logarithms of the ratios of the runs that both points have."""
+    """Returns the logarithm of the corrected speed ratio for each run number that both points have."""
     best_by, other_by = ({run.repeat: point.derived(run) for run in point.runs} for point in (best, other))
     pairs = [(best_by[number], other_by[number]) for number in sorted(best_by.keys() & other_by.keys())]
     return [math.log(fast / slow) for fast, slow in pairs if min(fast, slow) > 0]
 
 
 def _pooled(groups: Iterable[Sequence[float]]) -> Spread | None:
-    """Returns the spread of values within groups, taken to be the same in each (the pooled variance); None where no
-    group has two.
-    """
+    """Returns the pooled standard deviation (one variance for all groups); None if no group has two values."""
     groups = [group for group in groups if len(group) > 1]
     degrees = sum(len(group) - 1 for group in groups)
     if not degrees:
@@ -359,8 +349,8 @@ def _pooled(groups: Iterable[Sequence[float]]) -> Spread | None:
 
 
 def _runs_to_resolve(logs: Sequence[float], spread: Spread) -> int:
-    """Returns the number of pairs like these after which half of the interval of their mean is below the mean, or
-    narrow enough for a tie; `MOST_RUNS` + 1 where that is not enough.
+    """Returns the number of pairs with this spread whose mean's half interval is below the mean's size or narrow enough
+    for a tie; `MOST_RUNS` + 1 if more are needed.
     """
     enough = max(abs(statistics.fmean(logs)), TIE_WIDTH / 2)
     elsewhere = spread.degrees - (len(logs) - 1)

@@ -1,5 +1,7 @@
-"""The result of a study as one value: for each recipe the ranking, the winner or what is not resolved, gates and
-profile, and what was not tried. A command computes it once; reports, MLflow and the exit code use it.
+"""The result of a study as one value: for each recipe its ranking, winner or unresolved points, gates, profile,
+coverage.
+
+A command computes it once; reports, MLflow and the exit code use it.
 """
 
 import dataclasses
@@ -22,53 +24,49 @@ from trainers.spec.recipe import Recipe
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RecipeResult:
-    """The result of one recipe."""
-
     recipe: Recipe
     measurements: tuple[Measurement, ...]
-    """The recipe's measurements, skipped ones included."""
+    """All measurements of the recipe, skipped ones included."""
     points: tuple[PointRuns, ...]
-    """The recipe's batch points with all their runs, in the order in which they were first tried."""
+    """The recipe's batch points with all their runs, in the order of their first run."""
     ranking: tuple[PointRuns, ...]
     """The points that may win, the best first."""
     contenders: tuple[PointRuns, ...]
-    """The points that may be the fastest because the machine was disturbed; empty where it was not."""
+    """The points that may be fastest because the machine was disturbed; empty if it was not."""
     unresolved: tuple[PointRuns, ...]
-    """The points of which it is not resolved which is the fastest; empty where the best is the winner."""
+    """The points among which the fastest is not resolved; empty if the best point is the winner."""
     history: History = dataclasses.field(repr=False)
 
     @property
     def leader(self) -> PointRuns | None:
-        """The best point, which is the winner where that is resolved; None where nothing ran."""
+        """The best point; it is the winner if `is_resolved`. None if nothing ran."""
         return self.ranking[0] if self.ranking else None
 
     @property
     def winning_point(self) -> PointRuns | None:
-        """The winner with all its runs; None where nothing ran or where it is not resolved which is the best."""
+        """The winner with all its runs; None if nothing ran or the best is not resolved."""
         return self.leader if self.is_resolved else None
 
     @property
     def is_uncompared(self) -> bool:
-        """Whether one layout ran of several that can, so that there is nothing to compare it with."""
+        """Whether only one of several layouts ran, so that the leader was compared with none."""
         tried = self.coverage
         return self.leader is not None and tried is not None and tried.num_tried == 1 and bool(tried.not_tried)
 
     @property
     def is_resolved(self) -> bool:
-        """Whether the leader, where there is one, is the winner."""
+        """Whether the leader, if there is one, is the winner."""
         return not self.unresolved and not self.is_uncompared
 
     @functools.cached_property
     def winner(self) -> Measurement | None:
-        """The run that stands for the winner; None where there is none."""
         return None if self.winning_point is None else self.winning_point.main_run
 
     @functools.cached_property
     def runner_up(self) -> Measurement | None:
-        """The best point of another layout than the winner's that no gate disqualified, by the ranking; None where
-        there is none.
+        """The best point of another layout than the winner's that no gate disqualified; None without one.
 
-        A layout that was stopped as slow cannot win, yet it may be the closest to the winner.
+        A layout stopped as slow cannot win, but it may be the closest to the winner and counts here.
         """
         if self.winner is None:
             return None
@@ -86,13 +84,13 @@ class RecipeResult:
         return compared(best, point) if best is not None and point is not None else None
 
     def point_of(self, measurement: Measurement) -> PointRuns | None:
-        """Returns the point that a measurement is a run of; None for one of another study."""
+        """Returns the point that has `measurement` (by identity) among its runs; None if there is none."""
         return next((point for point in self.points if any(run is measurement for run in point.all)), None)
 
     @property
     def runs_to_resolve(self) -> int | None:
-        """About how many runs of each unresolved point would resolve them; None where none is unresolved, and where
-        they have no two runs beside each other.
+        """Number of runs of each unresolved point that would resolve all of them, estimated; None if no point is
+        unresolved or one of them has fewer than two pairs with the leader.
         """
         runs = [compared(self.unresolved[0], other).runs_to_resolve for other in self.unresolved[1:]]
         numbers = [number for number in runs if number is not None]
@@ -100,40 +98,32 @@ class RecipeResult:
 
     @functools.cached_property
     def comparisons(self) -> tuple[Comparison, ...]:
-        """The best point compared with the next best one and with all that were run again, the next best first."""
         return tuple(comparisons(self.ranking))
 
     @functools.cached_property
     def gates(self) -> tuple[tuple[GateCurves, GateVerdict | None], ...]:
-        """The curves of each numerics gate with their verdict; None for a reference's, and where the reference is
-        missing.
-        """
+        """The curves of each numerics gate with their verdict; None for a reference's curves or without a reference."""
         of_recipe = [gate for gate in self.history.gates if gate.recipe == self.recipe]
         return tuple((curves, None if curves.is_reference else self._verdict_on(curves.layout)) for curves in of_recipe)
 
     @functools.cached_property
     def gate(self) -> GateVerdict | None:
-        """The verdict on the winner's numerics; None without a winner or where curves are missing."""
         return self.winner and self._verdict_on(self.winner.layout)
 
     @property
     def has_curves(self) -> bool:
-        """Whether the winner's curves were recorded, whatever they are compared with."""
         return self.winner is not None and has_curves(self.winner, self.history.gates)
 
     @functools.cached_property
     def profile(self) -> Profile | None:
-        """The winner's profile; None where it has none."""
         return self.winner and self.history.profile_of(self.winner)
 
     @functools.cached_property
     def coverage(self) -> Coverage | None:
-        """Share of the layouts that were tried; None where the journal does not state what was planned."""
         return coverage(self.history, self.recipe)
 
     @functools.cached_property
     def caveats(self) -> tuple[Caveat, ...]:
-        """The caveats of the result, which every view shows."""
         return caveats_of(
             Evidence(
                 recipe=self.recipe,
@@ -148,8 +138,10 @@ class RecipeResult:
 
     @property
     def judged(self) -> tuple[Measurement, ...]:
-        """The measurements that decide the verdict: none where the search ended before the recipe's first trial with
-        layouts left to try, of which those skipped beforehand tell nothing.
+        """The measurements that decide the verdict.
+
+        Empty if the search ended before the recipe's first trial while layouts were left to try: skipped points alone
+        decide nothing.
         """
         has_begun = any(measurement.outcome is not Outcome.SKIPPED for measurement in self.measurements)
         tried_all = self.history.end is not None and self.history.end.tried_all
@@ -162,12 +154,11 @@ class RecipeResult:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class StudyResult:
-    """The result of a study for each recipe, as of the moment it was computed."""
+    """The result of a study for each recipe, at the time it was computed."""
 
     by_id: dict[str, RecipeResult]
     """Results by recipe id: the study's recipes in their order, then others that were measured."""
     history: History = dataclasses.field(repr=False)
-    """The history that the result was computed from."""
 
     @classmethod
     def of(cls, history: History) -> "StudyResult":
@@ -180,22 +171,19 @@ class StudyResult:
 
     @property
     def header(self) -> StudyHeader:
-        """The study's first line. A journal without a readable one has no result to show."""
         assert self.history.header is not None
         return self.history.header
 
     @property
     def of_study(self) -> list[RecipeResult]:
-        """Results of the study's recipes, in their order."""
         return [self.by_id[recipe.id] for recipe in self.header.recipes]
 
     @property
     def measured(self) -> list[RecipeResult]:
-        """Results of the recipes that have measurements."""
         return [result for result in self.by_id.values() if result.measurements]
 
     def float8_price(self, result: RecipeResult) -> Float8Price | None:
-        """Returns what FP8 gains and costs beside bf16; None where the recipe has no FP8 or bf16 is not searched."""
+        """Returns the speed and loss of FP8 compared with bf16; None without FP8 or if bf16 is not searched."""
         bf16_result = self.by_id.get(in_bf16(result.recipe).id)
         if not result.recipe.float8_scaling or bf16_result is None:
             return None
@@ -203,26 +191,21 @@ class StudyResult:
         return price_of(result.recipe, compared(best, bf16) if best and bf16 else None, self.history.gates)
 
     def beside(self, first: Measurement, second: Measurement) -> Comparison | None:
-        """Returns one measurement's point compared with another one's; None where they are of one point, of unlike
-        recipes or of another study.
-        """
+        """Returns the comparison of two measurements' points; None for one point, other recipes or another study."""
         of_recipe = self.by_id.get(first.recipe.id)
         sides = [of_recipe and of_recipe.point_of(measurement) for measurement in (first, second)]
         return compared(sides[0], sides[1]) if sides[0] and sides[1] and sides[0] is not sides[1] else None
 
     @property
     def is_resolved(self) -> bool:
-        """Whether the fastest layout of every recipe is resolved."""
         return all(result.is_resolved for result in self.by_id.values())
 
     @property
     def has_leader(self) -> bool:
-        """Whether any point ran that may win."""
         return any(result.ranking for result in self.by_id.values())
 
     @property
     def winners(self) -> list[tuple[RecipeResult, Measurement]]:
-        """The recipes that have a winner, with it."""
         return [(result, result.winner) for result in self.by_id.values() if result.winner is not None]
 
 

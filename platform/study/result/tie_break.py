@@ -1,6 +1,4 @@
-"""Contenders: the points that may be the fastest where the machine was disturbed, and whether their order is
-resolved.
-"""
+"""Contenders: the points that may be fastest if the machine was disturbed, and whether their order is resolved."""
 
 from collections.abc import Iterable, Sequence
 
@@ -8,20 +6,19 @@ from platform.study.result.ranking import DISTURBED, PointRuns, compared, ranked
 from trainers.records.measurement import Measurement
 
 MOST = 3
-"""Largest number of contenders, that of the finalists."""
+"""Largest number of contenders, which is also the number of finalists."""
 
 
 def contenders(measurements: Iterable[Measurement]) -> list[PointRuns]:
-    """Returns the contenders among the points of one recipe."""
     return contenders_of(ranked(measurements))
 
 
 def contenders_of(order: Sequence[PointRuns]) -> list[PointRuns]:
-    """Returns the points of a ranking that may each be the fastest because the machine was disturbed, the leader first;
-    empty where it was not.
+    """Returns the points of a ranking that may be fastest because the machine was disturbed, the leader first; empty if
+    it was not.
 
-    They are the leader, the points that the search measured at most 10 % slower, and points without runs of their own
-    whose figure of the search exceeds the leader's median by more than 10 % and by more than its interval.
+    They are the leader, the points whose search figure is at most 10 % below the leader's, and unconfirmed points whose
+    search figure exceeds the leader's median by more than `search_margin`; at most `MOST`.
     """
     if not order:
         return []
@@ -34,14 +31,12 @@ def contenders_of(order: Sequence[PointRuns]) -> list[PointRuns]:
 
 
 def unresolved(measurements: Iterable[Measurement]) -> list[PointRuns]:
-    """Returns the leader of one recipe and the contenders that it is neither faster than nor tied with; empty where
-    there are none, so that the leader is the winner.
-    """
+    """Returns one recipe's leader and the contenders that it neither beats nor ties with; empty if there are none."""
     return unresolved_of(contenders(measurements))
 
 
 def unresolved_of(candidates: Sequence[PointRuns]) -> list[PointRuns]:
-    """Returns the leader and those contenders that it is neither faster than nor tied with."""
+    """Returns the leader and the contenders that it neither beats nor ties with; empty if there are none."""
     if not candidates:
         return []
     leader, *others = candidates
@@ -50,19 +45,16 @@ def unresolved_of(candidates: Sequence[PointRuns]) -> list[PointRuns]:
 
 
 def named_winner(measurements: Sequence[Measurement]) -> Measurement | None:
-    """Returns the winner of one recipe; None where nothing ran, or where it is not resolved which point is the
-    fastest.
-    """
+    """Returns the winner of one recipe; None if nothing ran or the fastest point is not resolved."""
     order = ranked(measurements)
     return order[0].main_run if order and not unresolved(measurements) else None
 
 
 def _far_ahead(point: PointRuns, leader: PointRuns) -> bool:
-    """Returns whether the point was not run again and its figure is far above the leader's runs."""
+    """Returns whether the leader is confirmed, the point is not, and its figure is far above the leader's median."""
     median = leader.derived_median or 0.0
     return bool(leader.runs) and not point.runs and (1 - point.search_margin) * point.derived_tokens_per_s > median
 
 
 def _is_resolved(leader: PointRuns, other: PointRuns) -> bool:
-    """Returns whether paired runs show that the leader is faster or that the two are tied."""
     return compared(leader, other).resolution != "not resolved"

@@ -1,1 +1,1 @@
-"""The parts of `platform.converge`: what is compared, learning rates, trainings one after another, curves, verdicts."""
+"""The parts of `platform.converge`: strategies, learning rates, trainings one after another, curves, verdicts."""

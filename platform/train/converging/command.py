@@ -20,7 +20,6 @@ PARSER = CommandParser(ConvergeOptions, prog="python -m platform.converge", desc
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code."""
     return exit_code_of_resumable(lambda: _run(argv))
 
 

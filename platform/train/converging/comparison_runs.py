@@ -1,4 +1,4 @@
-"""The comparison in MLflow: figures on each training's run, one run with picture and answer, a saved view."""
+"""Writes a comparison to MLflow: figures on each training's run, a run with picture and answer, and a saved view."""
 
 import dataclasses
 import importlib
@@ -18,12 +18,12 @@ from platform.train.converging.verdict import CurvePoints, StrategyVerdict
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ComparisonFacts:
-    """The facts that MLflow shows beside the verdict."""
+    """The facts of a comparison that MLflow shows beside the verdict."""
 
     id: str
     name: str
     model: str
-    """Name of the experiment."""
+    """Name of the MLflow experiment."""
     target_loss: float | None
     lines: tuple[str, ...]
     """Sentences of the answer."""
@@ -31,17 +31,16 @@ class ComparisonFacts:
 
 
 def log_comparison(compared: ComparisonFacts, verdict: StrategyVerdict, studies: Path) -> str:
-    """Brings MLflow up to date; returns how to view it, or why it could not be updated."""
+    """Updates MLflow; returns the addresses to view it, or a sentence on why it could not be updated."""
     uri = check_uri(os.environ.get("MLFLOW_TRACKING_URI") or default_uri(studies))
     try:
         return viewing_lines(uri, {"losses": _log(compared, verdict, uri)})
-    except Exception as error:  # any error of MLflow where the server does not answer or refuses
+    except Exception as error:  # MLflow raises many kinds of errors if the server does not answer or refuses
         reason = without_secrets(" ".join(str(error).split())[:200], uri)
         return f"MLflow at {display_uri(uri)} lacks the comparison ({reason}): the same command brings it up to date."
 
 
 def _log(compared: ComparisonFacts, verdict: StrategyVerdict, uri: str) -> str:
-    """Logs everything and returns the view's address."""
     client, experiment = connected(uri, compared.model)
     place = experiment.experiment_id
     runs = client.search_runs([place], f"tags.comparison = '{compared.id}'", max_results=1000)

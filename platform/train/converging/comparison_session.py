@@ -34,7 +34,7 @@ def converge(options: ConvergeOptions) -> int:
     """Trains and compares the strategies; returns the exit code.
 
     Raises:
-        InputError: a mistake of the user's, before any device is touched.
+        InputError: the user made a mistake; raised before any device is used.
         ClusterError: the cluster is at fault.
     """
     strategies = read_strategies(options)
@@ -65,7 +65,7 @@ class ComparisonSession:
         self._options, self._strategies, self.out = options, strategies, out
         self.tokens = options.steps * strategies[0].recipe.tokens_per_step
         self.comparison_id = identity(str(out))
-        """Id by which the comparison's runs in MLflow are looked up."""
+        """Id that marks the comparison's runs in MLflow."""
         self._clusters = contextlib.ExitStack()
         self._handle: ClusterHandle | None = None
 
@@ -73,7 +73,7 @@ class ComparisonSession:
         """Checks that every strategy can be trained, and creates the folder.
 
         Raises:
-            InputError: the first such thing.
+            InputError: a strategy cannot be trained, or the folder cannot be created.
         """
         for path in (self.out, *(self.out / strategy.folder for strategy in self._strategies)):
             admit(path, (RATES, LAYOUT), trusted=self._options.trust)
@@ -99,7 +99,7 @@ class ComparisonSession:
 
     @contextlib.contextmanager
     def on_a_cluster(self) -> Generator[None]:
-        """Provides the cluster to `rate` and `train`, which connect to it at the first run."""
+        """Provides the cluster to `rate` and `train`, which connect to it on their first training."""
         with self._clusters:
             yield
 
@@ -117,7 +117,7 @@ class ComparisonSession:
         return self._handle
 
     def rate(self, strategy: Strategy) -> Rate:
-        """Returns the strategy's learning rate: the saved one, else by trials or the rule."""
+        """Returns the strategy's learning rate: the saved one, else by short trainings or by the rule."""
         if (decided := self._rates.lookup(strategy)) is not None:
             return decided
 
@@ -134,7 +134,9 @@ class ComparisonSession:
         return rate
 
     def train(self, rates: dict[str, Rate]) -> int:
-        """Trains every strategy with one seed, then with the next, skipping what is done; returns the exit code."""
+        """Trains every strategy with one seed, then with the next, skipping complete trainings; returns the exit
+        code.
+        """
         complete = 0
         for seed in range(self._options.seeds):
             for strategy in self._strategies:
@@ -151,7 +153,7 @@ class ComparisonSession:
         return 0
 
     def _leader_sentence(self, complete: int) -> str:
-        """Returns an interrupted comparison's last sentence: how many trainings are complete, and how to go on."""
+        """Returns the last sentence of an interrupted comparison: the number of complete trainings and how to go on."""
         num_strategies = len(self._strategies)
         num_trainings = num_strategies * self._options.seeds
         sentence = f"{complete} of {num_trainings} trainings are complete: the same command resumes the rest"
@@ -172,10 +174,10 @@ class ComparisonSession:
         return dataclasses.replace(options, out=folder / f"seed-{seed}", seed=seed)
 
     def _plan(self, strategy: Strategy, rate: float, tokens: int) -> TrainingPlan:
-        """Returns the plan of a training with seed 0, checked without a device.
+        """Returns the checked plan of a training with seed 0.
 
         Raises:
-            InputError: it cannot be trained so.
+            InputError: the strategy cannot be trained.
         """
         target = Target(
             name=strategy.name,
@@ -187,7 +189,7 @@ class ComparisonSession:
         return make_plan(self._common(strategy.name, rate, tokens), target, None)
 
     def _common(self, target: str, rate: float, tokens: int) -> TrainOptions:
-        """Returns the options that all trainings share: data, schedule, held-out loss."""
+        """Returns the options that all trainings share, such as data, schedule and held-out loss."""
         options = self._options
         unset: dict[str, Any] = dict.fromkeys(
             ("data_order", "recipe", "warmup_tokens", "decay_tokens", "final_share", "val_every", "val_data",

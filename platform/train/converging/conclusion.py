@@ -24,14 +24,14 @@ class StrategyForm(TypedDict):
     """The trainings of one strategy."""
 
     learning_rate: float
-    """Its learning rate."""
+    """The strategy's learning rate."""
     learning_rate_source: str
-    """The origin of that."""
+    """The source of the learning rate."""
     spread: float | None
     """Standard deviation over seeds of the loss at equal tokens; null for a single seed."""
     seeds: dict[str, dict[str, float | None]]
-    """Points on the curve of each seed, null where it ends before: `tokens_per_s`, `tokens_to_loss`, `hours_to_loss`,
-    `loss_at_equal_tokens` and `loss_at_equal_hours`.
+    """Points on the curve of each seed, null beyond its end: `tokens_per_s`, `tokens_to_loss`, `hours_to_loss`,
+    `loss_at_equal_tokens`, `loss_at_equal_hours`.
     """
 
 
@@ -39,7 +39,7 @@ class ConvergenceForm(TypedDict):
     """A comparison of trainings."""
 
     target_loss: float | None
-    """The loss that all of them reach; null where there is none."""
+    """The highest of the trainings' last held-out losses, which all of them reach; null if nothing learned."""
     equal_tokens: float
     """Tokens at which losses are compared."""
     equal_hours: float
@@ -64,7 +64,7 @@ def conclude(
     as_object: bool,
     form: str,
 ) -> None:
-    """Compares the trainings in `out`, writes picture (`form`) and figures there, brings MLflow up to date and prints.
+    """Compares the trainings in `out`, writes picture (`form`) and figures there, updates MLflow and prints the answer.
 
     Raises:
         InputError: a file cannot be written.
@@ -99,7 +99,7 @@ def conclude(
 
 
 def answer(verdict: StrategyVerdict, rates: Mapping[str, Rate]) -> list[str]:
-    """Returns the sentences: the soonest strategy, each beside the first, and the source of its learning rate."""
+    """Returns sentences: the first strategy to reach the loss, each strategy beside the first, and learning rates."""
     lines = sentences(verdict)
     best = best_by_time(verdict)
     if best is not None and verdict.target_loss is not None and len(verdict.marks) > 1:
@@ -108,7 +108,6 @@ def answer(verdict: StrategyVerdict, rates: Mapping[str, Rate]) -> list[str]:
 
 
 def to_object(verdict: StrategyVerdict, rates: Mapping[str, Rate], lines: Sequence[str]) -> ConvergenceForm:
-    """Returns the object that `--json` prints and that the file of figures holds."""
     return {
         "target_loss": verdict.target_loss,
         "equal_tokens": verdict.equal_tokens,

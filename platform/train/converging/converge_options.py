@@ -12,8 +12,6 @@ from platform.train.data_path import data_field
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ConvergeOptions:
-    """The options of one call."""
-
     targets: tuple[str, ...] = argument(
         nargs="+",
         metavar="STUDY|FILE|CHANGES",

@@ -1,4 +1,4 @@
-"""The loss curves of one training as values, and points on them. Pure."""
+"""The loss curves of one training as values, and points on them. Pure functions."""
 
 import dataclasses
 import itertools
@@ -13,7 +13,7 @@ from trainers.records.training_lines import Reader, without_redone
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Curves:
-    """The losses of one training, by tokens and by hours of training without start-ups."""
+    """The losses of one training, by tokens and by hours of training without start-up times."""
 
     tokens: tuple[float, ...]
     hours: tuple[float, ...]
@@ -22,11 +22,10 @@ class Curves:
     val_tokens: tuple[float, ...]
     val_hours: tuple[float, ...]
     val_losses: tuple[float, ...]
-    """Held-out losses; the first one is before any step."""
+    """Held-out losses; the first one is measured before any step."""
 
     @property
     def tokens_per_s(self) -> float:
-        """Throughput over the whole training."""
         return self.tokens[-1] / (self.hours[-1] * 3600)
 
     @property
@@ -37,12 +36,10 @@ class Curves:
 
 
 def read_curves(folder: Path) -> Curves:
-    """Returns the curves of the training in `folder`."""
     return curves_of(without_redone(Reader(folder / RECORDS).read()))
 
 
 def curves_of(records: Sequence[Record]) -> Curves:
-    """Returns the curves that these records make."""
     steps = [record for record in records if isinstance(record, Steps)]
     validated = [record for record in records if isinstance(record, Validated)]
     tokens, hours, losses = list[float](), list[float](), list[float]()
@@ -72,7 +69,7 @@ def loss_at(xs: Sequence[float], losses: Sequence[float], x: float) -> float | N
 
 
 def reached_at(xs: Sequence[float], losses: Sequence[float], target: float) -> float | None:
-    """Returns the x at which the curve first reaches `target` or less; None where it never does."""
+    """Returns the first x, by linear interpolation, at which the loss is `target` or less; None if it never is."""
     if losses and losses[0] <= target:
         return xs[0]
     for (x0, y0), (x1, y1) in itertools.pairwise(zip(xs, losses, strict=True)):

@@ -1,6 +1,4 @@
-"""The comparison as a picture: held-out and training loss against tokens and against hours, one colour for each
-strategy.
-"""
+"""Draws held-out and training loss against tokens and against hours, one colour for each strategy."""
 
 import math
 from collections.abc import Mapping
@@ -17,15 +15,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _SMOOTHED = 50
-"""Number of points in a smoothed training loss: each is the mean of its neighbours."""
+"""Number of points in a smoothed training loss; each is the mean of consecutive steps."""
 _SHOWN_FROM = 0.2
-"""Share of a curve's tokens after which all of it is shown: the fall before would flatten what follows."""
+"""The loss axis fits a curve after this share of its tokens; the steep fall before would flatten the rest."""
 _DASHES = ("-", "--", "-.", ":")
-"""Lines of the strategies, so that one which lies upon another hides nothing."""
+"""Line styles of strategies, so that overlapping lines stay visible."""
 
 
 def draw(trainings: Mapping[str, Mapping[int, Curves]], path: Path, *, title: str) -> Path:
-    """Writes the picture in the format of its suffix; thick lines are means over seeds, thin lines single seeds."""
+    """Writes the picture in its suffix' format; thick lines are means over seeds, thin lines single seeds."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 
@@ -82,7 +80,7 @@ def _draw_panel(axes: "Axes", curves_by_name: Mapping[str, list[Curves]], *, hel
         shown += [y for x, y in zip(xs, ys, strict=True) if x >= _SHOWN_FROM * xs[-1] and math.isfinite(y)]
     if unit == "tokens" and shown and max(shown) > min(shown):
         room = 0.05 * (max(shown) - min(shown))
-        axes.set_ylim(min(shown) - room, max(shown) + room)  # the panel of hours shares it
+        axes.set_ylim(min(shown) - room, max(shown) + room)  # the panel of hours shares this axis
 
 
 def _curve(curves: Curves, *, held_out: bool, unit: str) -> tuple[list[float], list[float]]:

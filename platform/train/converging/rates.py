@@ -1,8 +1,7 @@
-"""The learning rate of each strategy: given by the user, found by a small Tune search of short trainings, or scaled by
-a rule.
+"""The learning rate of each strategy: given by the user, found by short trainings in Ray Tune, or scaled by a rule.
 
-The rule: the first strategy's rate, times the square root of the ratio of global batches (arXiv 2205.10287). The search
-tries that rate, a third of it and three times it, and continues past the best while that lies at the edge.
+The rule is the first strategy's rate times the square root of the ratio of global batches (arXiv 2205.10287). The
+search tries that rate, a third of it and three times it, and continues past the best rate while it lies at the edge.
 """
 
 import contextlib
@@ -30,36 +29,33 @@ from trainers.spec.codec import from_json, to_json
 _RATE_RATIO = 3.0
 """Ratio of neighbouring rates."""
 LEAST_STEPS = 30
-"""Least optimizer steps of a short training; fewer do not tell rates apart."""
+"""Least optimizer steps of a short training; fewer cannot distinguish rates."""
 _SHARE = 0.2
-"""Share of the tokens that a short training takes, where that is enough steps."""
+"""Tokens of a short training as a share of the whole training's, if that is enough steps."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Rate:
-    """A learning rate and its source."""
-
     value: float
     source: str
     """Part of a sentence, such as "the best of 3 rates in 40 steps each"."""
 
 
 def rate_by_rule(first: Strategy, strategy: Strategy) -> float:
-    """Returns the first strategy's rate at the strategy's global batch."""
     return first.recipe.learning_rate * math.sqrt(strategy.recipe.global_batch / first.recipe.global_batch)
 
 
 def short_tokens(strategy: Strategy, tokens: int) -> int | None:
-    """Returns the tokens of a short training; None where the whole training has too few steps to tell rates apart."""
+    """Returns the tokens of a short training; None if the whole training has fewer steps than `LEAST_STEPS`."""
     least = LEAST_STEPS * strategy.recipe.tokens_per_step
     return None if least > tokens else max(least, round(tokens * _SHARE))
 
 
 def search_rate(rule: float, limit: int, losses_of: Callable[[Sequence[float]], Sequence[float]]) -> tuple[float, int]:
-    """Returns the best of at most `limit` rates around the rule's, and how many were tried. `losses_of` trains with
-    each rate of a list and returns their losses.
+    """Returns the best of at most `limit` rates around `rule`, and the number of rates tried.
 
-    If the best rate lies at the edge, the next one is tried as well. If no rate learns, the rule's is returned.
+    `losses_of` trains with each rate of a list and returns their losses. If the best rate lies at the edge, the next
+    one is tried too. If no rate learns, `rule` is returned.
     """
     factors = (1.0, 1 / _RATE_RATIO, _RATE_RATIO)[: max(1, limit)]
     loss_by_rate = dict(
@@ -79,13 +75,13 @@ _START = "start"
 
 
 class Rates:
-    """The rates of a comparison, saved in a file so that the same command does not search again."""
+    """The rates of a comparison, saved in a file so that a resumed command does not search again."""
 
     def __init__(self, path: Path, start: str = "") -> None:
-        """Takes the file's path, and what identifies the weights that all trainings begin with; "" for first weights.
+        """Reads the file. `start` identifies the weights that all trainings begin with; "" for first weights by seed.
 
         Raises:
-            InputError: the file is of trainings that began with other weights.
+            InputError: the file belongs to trainings that began with other weights.
         """
         self._path = path
         self._stored: dict[str, Any] = read_json(path) if os.path.lexists(path) else {_START: start}
@@ -95,9 +91,7 @@ class Rates:
             )
 
     def lookup(self, strategy: Strategy) -> Rate | None:
-        """Returns the strategy's own rate, else the rate decided for strategies with the same mathematics; None for
-        neither.
-        """
+        """Returns the strategy's own rate, else the saved rate of strategies with its mathematics; None without one."""
         if strategy.has_own_rate:
             return Rate(value=strategy.recipe.learning_rate, source="as stated")
         saved = self._stored.get(strategy.mathematics.id)
@@ -107,12 +101,10 @@ class Rates:
             raise InputError(f"{self._path} cannot be used ({error}): remove it to search rates anew") from error
 
     def decide(self, strategy: Strategy, rate: Rate) -> None:
-        """Saves the decision."""
         self._stored[strategy.mathematics.id] = dataclasses.asdict(rate)
         self.save()
 
     def save(self) -> None:
-        """Writes the file."""
         with replacing(self._path, durably=True) as part:
             part.write_text(json.dumps(self._stored, indent=1) + "\n")
 
@@ -125,7 +117,7 @@ def rate_of(
     limit: int,
     losses_of: Callable[[Sequence[float]], Sequence[float]],
 ) -> Rate:
-    """Returns the strategy's rate: search_rate, or by the rule where the user chose it or the budget is too short."""
+    """Returns the strategy's rate: by `search_rate`, or by the rule if `limit` is 0 or the training is too short."""
     rule = rate_by_rule(first, strategy)
     same = strategy.recipe.global_batch == first.recipe.global_batch
     words = (
@@ -142,10 +134,10 @@ def rate_of(
 
 
 def try_rates(handle: ClusterHandle, plans: Mapping[float, TrainingPlan], folder: Path) -> list[float]:
-    """Returns the last held-out loss of each plan, run one after another as Ray Tune trials; infinity for a failed one.
+    """Returns the last held-out loss of each plan, run one after another as Ray Tune trials; infinity if one failed.
 
     Raises:
-        ClusterError: no trial came back.
+        ClusterError: every trial failed.
     """
     import ray.tune
 
@@ -182,11 +174,11 @@ def try_rates(handle: ClusterHandle, plans: Mapping[float, TrainingPlan], folder
 
 
 def _jobs(handle: ClusterHandle, plans: Mapping[float, TrainingPlan], folder: Path) -> list[Any]:
-    """Returns the job of each plan as JSON values, each with an empty folder of its own."""
+    """Returns the job of each plan as JSON values, each with its own empty folder."""
     jobs: list[Any] = []
     for rate, plan in plans.items():
         path = folder / f"rate-{rate:.3g}"
-        shutil.rmtree(path, ignore_errors=True)  # left by an ended command
+        shutil.rmtree(path, ignore_errors=True)  # left by an interrupted command
         path.mkdir(parents=True)
         training_folder = TrainingFolder(path)
         job = TrainingJob(

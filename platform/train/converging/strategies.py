@@ -1,4 +1,4 @@
-"""The strategies compared: layouts with recipes and batch points, from studies, files and changes to the first."""
+"""The strategies of a comparison: layouts with recipes and batch points, from studies, files and changes."""
 
 import dataclasses
 import re
@@ -19,30 +19,27 @@ from trainers.spec.recipe import Recipe
 from trainers.spec.support import standing_refusal
 
 _OF_AN_ENGINE = ("zero_stage", "grad_sync")
-"""Axes that belong to one engine, and that another engine replaces by its defaults."""
+"""Axes of one engine; a change of engine resets them to the new engine's defaults."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Strategy:
-    """One curve of the comparison: a layout with its recipe and batch point, and its name."""
+    """One curve of the comparison: a named layout with its recipe and batch point."""
 
     name: str
     recipe: Recipe
     layout: Layout
     batch: BatchPoint
     has_own_rate: bool = False
-    """Whether its learning rate is given: among the changes, or by a file that differs from the first."""
+    """Whether the learning rate is given: among the changes, or by a file whose rate differs from the first's."""
 
     @property
     def folder(self) -> str:
-        """The strategy's name in a form that suits a folder."""
         return re.sub(r"[^A-Za-z0-9=._-]+", "_", self.name)
 
     @property
     def mathematics(self) -> Recipe:
-        """The recipe without the fields that the comparison sets itself: strategies with equal mathematics share a
-        rate.
-        """
+        """The recipe without learning rate and seed. Strategies with equal mathematics share a learning rate."""
         return dataclasses.replace(self.recipe, learning_rate=1.0, seed=0)
 
 
@@ -50,7 +47,7 @@ def read_strategies(options: ConvergeOptions) -> list[Strategy]:
     """Returns the strategies in the order of the options.
 
     Raises:
-        InputError: one cannot be read or cannot run, two have one name, or their losses are of unlike models or tokens.
+        InputError: a strategy cannot be read or run, two have one name, or their losses are not comparable.
     """
     strategies: list[Strategy] = []
     for text in options.targets:
@@ -77,11 +74,10 @@ def read_strategies(options: ConvergeOptions) -> list[Strategy]:
 
 
 def check_same_data(plans: Mapping[str, TrainingPlan]) -> None:
-    """Refuses trainings, by their strategies' names, whose data or held-out data are others than the first one's: by
-    what the files hold, wherever they lie.
+    """Checks that all trainings have the first one's data and held-out data, by the files' content and not their paths.
 
     Raises:
-        InputError: the first such one.
+        InputError: the data of a training differ.
     """
     (first_name, first), *others = plans.items()
     for name, plan in others:
@@ -110,7 +106,7 @@ def check_same_data(plans: Mapping[str, TrainingPlan]) -> None:
 
 
 def _check_losses(first: Strategy, other: Strategy) -> None:
-    """Refuses a strategy whose losses are of other tokens than the first one's, whatever its layout and data.
+    """Checks that a strategy's losses are of the same tokens as the first one's.
 
     Raises:
         InputError: the order of the data, the attention mask or the trained tokens differ.
@@ -146,10 +142,12 @@ def _of_target(target: Target, text: str, first: Sequence[Strategy]) -> Strategy
 
 
 def _changed(first: Strategy, text: str) -> Strategy:
-    """Returns the first strategy with the changes of `text`, such as "engine=ddp,optimizer=adafactor", read like
-    `--set`.
+    """Returns the first strategy with the changes of `text`, such as "engine=ddp,optimizer=adafactor".
 
-    Axes and degrees that the new engine does not have return to their defaults.
+    `text` is parsed as `--set` is. Axes and degrees that the new engine does not support return to their defaults.
+
+    Raises:
+        InputError: the changed strategy cannot run.
     """
     changes = [part.strip() for part in text.split(",")]
     changed_axes = {part.partition("=")[0].strip() for part in changes}
@@ -170,10 +168,11 @@ def _changed(first: Strategy, text: str) -> Strategy:
 
 
 def _in_space(first: Strategy, text: str, changes: Sequence[str], axes: Mapping[str, Any]) -> Strategy:
-    """Returns the one candidate of the space with these axes and changes.
+    """Returns the only candidate of the space with these axes and changes.
 
     Raises:
-        ValueError: there is none.
+        InputError: the changes give several candidates.
+        ValueError: the changes give none.
     """
     space = Space(
         name=first.name,

@@ -1,6 +1,6 @@
-"""Trainings compared at equal tokens, at equal time and by their cost to the same loss. Pure.
+"""Compares trainings at equal tokens, at equal time and by their cost to the same loss. Pure functions.
 
-The target loss is the highest of the last held-out losses, which every training has reached.
+The target loss is the highest of the last held-out losses, because every training has reached it.
 """
 
 import dataclasses
@@ -13,12 +13,12 @@ from platform.train.converging.curves import Curves, loss_at, reached_at
 from trainers.measuring.intervals import interval
 
 _CLOSE = 0.005
-"""Deviation of a ratio from 1 up to which sentences say "as many" and "as soon"."""
+"""Sentences say "as many" and "as soon" if a ratio differs from 1 by less than this."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class CurvePoints:
-    """Points on one training's curves; None where a curve ends before."""
+    """Points on one training's curves; None beyond a curve's end."""
 
     tokens_per_s: float
     tokens_to_loss: float | None
@@ -29,36 +29,33 @@ class CurvePoints:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Ratio:
-    """One strategy's figure over the first's: the geometric mean over seeds, with its 95 % interval; None for a single
-    seed.
-    """
+    """One strategy's figure over the first's: geometric mean over seeds, with a 95 % interval (None for one seed)."""
 
     middle: float
     interval: tuple[float, float] | None = None
 
     @property
     def is_one(self) -> bool:
-        """Whether 1 lies inside the interval, or close to the ratio of a single seed."""
+        """Whether the ratio is close to 1 and its interval, if any, includes 1."""
         return abs(self.middle - 1) < _CLOSE and (self.interval is None or self.interval[0] <= 1 <= self.interval[1])
 
     @property
     def inverse(self) -> "Ratio":
-        """The first strategy's figure over this one's."""
         ends = self.interval and (1 / self.interval[1], 1 / self.interval[0])
         return Ratio(middle=1 / self.middle, interval=ends)
 
     @property
     def ends(self) -> str:
-        """The interval as " (2.95 to 3.26)"; "" without one."""
+        """The interval as text, such as " (2.95 to 3.26)"; "" without one."""
         return "" if self.interval is None else f" ({self.interval[0]:.2f} to {self.interval[1]:.2f})"
 
     def of(self, unit: str) -> str:
-        """Returns the ratio with its unit, such as "3.10 times the tokens/s (2.95 to 3.26)"."""
+        """Returns the ratio as text with its unit, such as "3.10 times the tokens/s (2.95 to 3.26)"."""
         return f"{'as many' if self.is_one else f'{self.middle:.2f} times the'} {unit}{self.ends}"
 
     @property
     def sooner(self) -> str:
-        """The ratio of times in words, such as "2.20 times sooner (2.01 to 2.40)"."""
+        """A ratio of times as text, such as "2.20 times sooner (2.01 to 2.40)"."""
         if self.is_one:
             return f"as soon{self.ends}"
         is_open = self.interval is not None and self.interval[0] <= 1 <= self.interval[1]
@@ -76,18 +73,18 @@ class StrategyVerdict:
     equal_tokens: float
     equal_hours: float
     marks: Mapping[str, Mapping[int, CurvePoints]]
-    """Marks of the trainings that learned: strategy -> seed -> marks."""
+    """Points of the trainings that learned, by strategy and seed."""
     left_out: Mapping[str, str]
-    """Strategy -> why it is not compared."""
+    """The reason why a strategy is not compared, by its name."""
 
     def spread(self, name: str) -> float | None:
-        """Returns the standard deviation over seeds of a strategy's loss at equal tokens; None for a single seed."""
+        """Returns the standard deviation over seeds of the strategy's loss at equal tokens; None for a single seed."""
         losses = [mark.loss_at_equal_tokens for mark in self.marks[name].values()]
         reached = [loss for loss in losses if loss is not None]
         return statistics.stdev(reached) if len(reached) > 1 else None
 
     def ratio(self, name: str, figure_of: Callable[[CurvePoints], float | None]) -> Ratio | None:
-        """Returns the strategy's figure over the first strategy's, seed by seed; None where either is missing."""
+        """Returns the strategy's figure over the first strategy's, paired by seed; None without a pair."""
         first = next(iter(self.marks.values()))
         pairs = [(figure_of(mark), figure_of(first[seed])) for seed, mark in self.marks[name].items() if seed in first]
         logs = [math.log(a / b) for a, b in pairs if a and b]
@@ -101,7 +98,7 @@ class StrategyVerdict:
 
 
 def compare(trainings: Mapping[str, Mapping[int, Curves]], tokens: float) -> StrategyVerdict:
-    """Compares trainings of about `tokens` tokens: strategy -> seed -> curves."""
+    """Returns the comparison of trainings (strategy -> seed -> curves) of about `tokens` tokens each."""
     learned = {
         name: curves_by_seed
         for name, curves_by_seed in trainings.items()
@@ -141,7 +138,7 @@ def compare(trainings: Mapping[str, Mapping[int, Curves]], tokens: float) -> Str
 
 
 def sentences(verdict: StrategyVerdict) -> list[str]:
-    """Returns the sentences: the comparison made, each strategy beside the first, and the standing of each."""
+    """Returns sentences on the basis of the comparison, each strategy beside the first, and each strategy's losses."""
     lines = [f"{name} is left out: {reason}." for name, reason in verdict.left_out.items()]
     if verdict.target_loss is None or not verdict.marks:
         return [*lines, "There is nothing to compare."]
@@ -179,7 +176,7 @@ def _sentence_on(verdict: StrategyVerdict, name: str) -> str:
 
 
 def best_by_time(verdict: StrategyVerdict) -> str | None:
-    """Returns the strategy with the fewest hours to the target loss, averaged over seeds; None where none is known."""
+    """Returns the strategy with the fewest hours to the target loss, averaged over seeds; None if none is known."""
     means = {
         name: statistics.fmean(hours)
         for name, mark_by_seed in verdict.marks.items()

@@ -1,1 +1,1 @@
-"""The parts of `export`: a layout for accelerate, DeepSpeed or torchrun, and its speed there beside this project's."""
+"""The parts of `export`: a layout for accelerate, DeepSpeed or torchrun, and its speed compared with this project's."""

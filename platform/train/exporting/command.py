@@ -51,8 +51,6 @@ from trainers.records.training import TrainingPlan
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ExportOptions:
-    """The options of one call."""
-
     target: str = argument(
         metavar="TRAINING|STUDY|FILE",
         about="the folder of a training (platform.train's --out), a study whose winner is exported, or a layout.json",
@@ -89,20 +87,18 @@ class Exported:
     launch: Path | None = None
     """The script that trains the layout in another program; None for a model."""
     limits: tuple[str, ...] = ()
-    """The parts of the layout or recipe that the other program does not carry."""
+    """Parts of the layout or recipe that the other program does not support."""
     caveats: tuple[str, ...] = ()
-    """The evidence that the study's result lacks, a sentence each."""
+    """Caveats of the study's result, a sentence each."""
     remarks: tuple[str, ...] = ()
-    """Sentences on what was written."""
+    """Sentences on the files written."""
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """All of it for people."""
         return (*self.caveats, *self.remarks, *(f"- {limit}" for limit in self.limits))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code."""
     try:
         options = PARSER.read(argv)
         for sentence in export(options).sentences:
@@ -118,10 +114,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def export(options: ExportOptions) -> Exported:
-    """Writes the model or the layout into the folder of the options; returns what is in it.
+    """Writes the model or the layout into the output folder and returns its description.
 
     Raises:
-        InputError: a mistake in the options, or in what they name.
+        InputError: the options, or the files that they name, have a mistake.
     """
     out = options.out
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -185,7 +181,7 @@ def _export_layout(options: ExportOptions, out: Path) -> Exported:
 
 
 def speed(options: ExportOptions, steps: int) -> str:
-    """Trains what was exported for some steps here, and the same by this project; returns a sentence on both speeds.
+    """Trains the export and this project's trainer for `steps` steps here; returns a sentence on both speeds.
 
     Raises:
         InputError: the layout cannot run here.
@@ -218,7 +214,7 @@ def _export_flags(options: ExportOptions, out: Path) -> Exported:
 
 
 def _plan(options: ExportOptions) -> tuple[TrainingPlan, Target | None, Device]:
-    """Returns what is to be trained, the study or file that it is of, and the kind of device it is for."""
+    """Returns the plan to export, its study or file (None for a training), and the kind of device."""
     folder = TrainingFolder(absolute_path(options.target), trusted=options.trust)
     if (stored_plan := folder.plan()) is not None:
         if options.tokens or options.data or options.start_from:

@@ -1,4 +1,4 @@
-"""The speed of an export, run on this machine, beside that of this project's trainer on the same steps."""
+"""Measures the speed of an export on this machine and compares it with this project's trainer on the same steps."""
 
 import dataclasses
 import os
@@ -17,7 +17,7 @@ from trainers.records.plain_files import read_json
 from trainers.records.training import TrainingPlan
 
 _WARM_UP = 3
-"""First steps, left out of the speed."""
+"""Number of first steps that the speed leaves out."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +29,6 @@ class TimedRun:
 
     @property
     def step_s(self) -> float:
-        """Median seconds of a step, after the warm-up."""
         return statistics.median(self.seconds[_WARM_UP:])
 
     @property
@@ -43,7 +42,7 @@ def check_devices(plan: TrainingPlan, device: Device, steps: int) -> None:
     """Checks the number of devices and of steps, before any device is used.
 
     Raises:
-        InputError: there are too few devices, or too few steps to make a speed of.
+        InputError: there are too few devices, or too few steps to compute a speed.
     """
     if steps < _WARM_UP + 2:
         raise InputError(f"--run takes at least {_WARM_UP + 2} steps, of which {_WARM_UP} warm up, got {steps}")
@@ -59,7 +58,7 @@ def run_plain(out: Path, steps: int, device: Device) -> TimedRun:
     """Runs an export to another program and returns its steps.
 
     Raises:
-        ClusterError: it failed; its last words.
+        ClusterError: it failed; the text has its last error.
     """
     _run(out, ["--steps", str(steps)], device)
     recorded_steps = read_json(out / STEPS)
@@ -70,7 +69,7 @@ def run_ours(plan: TrainingPlan, steps: int, device: Device) -> TimedRun:
     """Runs this project's trainer under torchrun in a temporary folder and returns its steps.
 
     Raises:
-        ClusterError: it failed; its last words.
+        ClusterError: it failed; the text has its last error.
     """
     with tempfile.TemporaryDirectory(prefix="layout-export-") as folder:
         write_torchrun(plan, Path(folder))
@@ -78,10 +77,10 @@ def run_ours(plan: TrainingPlan, steps: int, device: Device) -> TimedRun:
 
 
 def run_torchrun(out: Path, steps: int, device: Device) -> TimedRun:
-    """Runs an export to torchrun, from the beginning or the newest checkpoint, and returns its steps.
+    """Runs an export to torchrun, from the newest checkpoint if there is one, and returns its steps.
 
     Raises:
-        ClusterError: it failed; its last words.
+        ClusterError: it failed; the text has its last error.
     """
     _run(out, ["--steps", str(steps), "--report-s", "0"], device)
     records = steps_of(TrainingFolder(out).read_records())
@@ -93,7 +92,6 @@ def run_torchrun(out: Path, steps: int, device: Device) -> TimedRun:
 
 
 def compared(name: str, theirs: TimedRun, ours: TimedRun, *, tokens_per_step: int) -> str:
-    """Returns a sentence that compares both speeds."""
     slower = theirs.step_s / ours.step_s - 1
     return (
         f"The same layout in {name}: {abs(slower):.1%} {'slower' if slower >= 0 else 'faster'}:"
@@ -104,7 +102,7 @@ def compared(name: str, theirs: TimedRun, ours: TimedRun, *, tokens_per_step: in
 
 
 def beside_search(run: TimedRun, promised_tokens_per_s: float | None, *, tokens_per_step: int) -> str:
-    """Returns a sentence that compares this project's trainer under torchrun with the search's measurement."""
+    """Returns a sentence that compares the speed under torchrun with the search's measurement."""
     speed = f"Under torchrun, without Ray: {_speed(run, tokens_per_step)}"
     if promised_tokens_per_s is None:
         return f"{speed}; no search measured this layout."

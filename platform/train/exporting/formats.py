@@ -1,4 +1,4 @@
-"""The files of an export: a launch script, the program it starts, and notes on what that program cannot do."""
+"""Writes the files of an export: a launch script, the program it starts, and notes on unsupported parts."""
 
 import dataclasses
 import json
@@ -27,9 +27,9 @@ FORMATS = ("transformers", "torchrun", "accelerate", "deepspeed", "trainer-flags
 LAUNCH, SCRIPT, STEPS = "launch.sh", "train.py", "steps.json"
 _ROOT = Path(__file__).parents[__name__.count(".")]
 _STREAM_TOKENS = 2**22
-"""Tokens of the seeded stream, which other programs read repeatedly from a file."""
+"""Tokens of the seeded stream that are written to a file, which other programs read repeatedly."""
 _MOST_EPOCHS = 10
-"""Times that a script may repeat sequences that come with the export: beyond that a model learns them by heart."""
+"""Largest number of epochs over sequences written with the export; with more, a model learns them by heart."""
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
 _HEAD = """#!/bin/sh
@@ -59,9 +59,7 @@ _OF_ACCELERATE = (
 
 
 def write_torchrun(plan: TrainingPlan, out: Path) -> list[str]:
-    """Writes a training's folder with a script that trains it by torchrun alone; returns what the script does
-    otherwise.
-    """
+    """Writes a training's folder with a script for torchrun; returns the differences from `platform.train`."""
     limits = ["Ray: lost workers are not replaced (give the command again), and MLflow has no run of it"]
     folder = TrainingFolder(out)
     with folder.locked():
@@ -75,11 +73,10 @@ def write_torchrun(plan: TrainingPlan, out: Path) -> list[str]:
 
 
 def write_accelerate(plan: TrainingPlan, out: Path, device: Device) -> list[str]:
-    """Writes accelerate's configuration, TrainingArguments and a script that trains with them; returns what they do
-    otherwise.
+    """Writes accelerate's configuration, TrainingArguments and a script; returns the differences from this project.
 
     Raises:
-        InputError: the layout cannot be one of accelerate's, or not on that device.
+        InputError: accelerate cannot train the layout, or not on this kind of device.
     """
     layout = plan.phases[0].layout
     _check(plan, "accelerate")
@@ -91,7 +88,7 @@ def write_accelerate(plan: TrainingPlan, out: Path, device: Device) -> list[str]
     _write(out / "accelerate.yaml", yaml.safe_dump(_accelerate_config(plan, device), sort_keys=False))
     _write_json(out / "training_arguments.json", _training_arguments(plan, device))
     description = "Trains with transformers' Trainer, laid out by accelerate."
-    if device == "cpu":  # `accelerate launch` starts several CPU processes by MPI alone
+    if device == "cpu":  # `accelerate launch` starts several CPU processes only by MPI
         _write_launch(out, description, plan, limits, _PLAIN.format(ranks=layout.world_size))
     else:
         _write_launch(out, description, plan, limits, _ACCELERATE.format(), one_node='""', several_nodes=_OF_ACCELERATE)
@@ -99,14 +96,13 @@ def write_accelerate(plan: TrainingPlan, out: Path, device: Device) -> list[str]
 
 
 def write_caveats(out: Path, caveats: Sequence[str]) -> None:
-    """Adds the caveats of the search's result to `launch.sh`, as comments."""
     first, *lines = (out / LAUNCH).read_text(encoding="utf-8").splitlines()
     _write(out / LAUNCH, "\n".join([first, *(f"# {caveat}" for caveat in caveats), *lines, ""]))
     (out / LAUNCH).chmod(0o755)
 
 
 def _half(recipe: Recipe) -> str:
-    """Returns the 16-bit precision of the matrix products over fp32 states; empty for other precisions."""
+    """Returns "bf16" or "fp16" if matrix products have this precision over fp32 states; "" otherwise."""
     half = recipe.activation_precision if recipe.state_precision == "fp32" else ""
     return half if half in ("bf16", "fp16") else ""
 
@@ -152,12 +148,12 @@ def _training_arguments(plan: TrainingPlan, device: Device) -> dict[str, Any]:
         "remove_unused_columns": False,
         "logging_steps": 1,
         "logging_nan_inf_filter": False,
-        "save_strategy": "no",  # the script says when
+        "save_strategy": "no",  # the script decides when to save
         "report_to": "none",
         "seed": recipe.seed,
         "use_cpu": device == "cpu",
     }
-    if not layout.zero_stage:  # DDP, which Trainer lets look for unused parameters in each step otherwise
+    if not layout.zero_stage:  # DDP; by default Trainer makes it look for unused parameters in each step
         arguments["ddp_find_unused_parameters"] = False
     if layout.bucket_mib and not layout.zero_stage:
         arguments["ddp_bucket_cap_mb"] = layout.bucket_mib
@@ -167,10 +163,10 @@ def _training_arguments(plan: TrainingPlan, device: Device) -> dict[str, Any]:
 
 
 def write_deepspeed(plan: TrainingPlan, out: Path) -> list[str]:
-    """Writes `ds_config.json` and a script that trains with it; returns what they do otherwise.
+    """Writes `ds_config.json` and a script that trains with it; returns the differences from this project.
 
     Raises:
-        InputError: the layout is none of DeepSpeed's.
+        InputError: DeepSpeed cannot train the layout.
     """
     _check(plan, "deepspeed")
     phase = plan.phases[0]
@@ -187,7 +183,7 @@ def _check(plan: TrainingPlan, program: Program) -> None:
 
 
 def _write_plain(plan: TrainingPlan, out: Path, program: Program) -> list[str]:
-    """Writes the files that the plain script reads for every program; returns what the program does otherwise."""
+    """Writes the files that the plain script reads for every program; returns the differences from this project."""
     from trainers.engines.settings import ADAFACTOR  # imports torch
     from trainers.training.export import write_config, write_tokenizer
 
@@ -230,10 +226,10 @@ def _write_plain(plan: TrainingPlan, out: Path, program: Program) -> list[str]:
 
 
 def _num_sequences(plan: TrainingPlan) -> int:
-    """Returns the number of sequences in an epoch of the script.
+    """Returns the number of sequences in the script's epoch.
 
     Raises:
-        InputError: they come with the export, and the training would repeat them many times.
+        InputError: the sequences are written with the export, and the training would repeat them too often.
     """
     recipe, held_out = plan.recipe, plan.validation
     source = data.plain_source(recipe, held_out=0 if held_out.data else held_out.sequences)
@@ -254,7 +250,7 @@ def _num_sequences(plan: TrainingPlan) -> int:
 
 
 def _write_data(plan: TrainingPlan, out: Path, sequences: int) -> str:
-    """Returns the path of the tokens as the script reads them."""
+    """Writes the token file if necessary, and returns the path by which the script reads it."""
     recipe = plan.recipe
     if recipe.data == INCLUDED:
         shutil.copy(INCLUDED_TEXT, out / "tokens.parquet")
@@ -271,7 +267,7 @@ def _write_data(plan: TrainingPlan, out: Path, sequences: int) -> str:
 
 
 def _facts(plan: TrainingPlan) -> Iterator[str]:
-    """Yields what is trained, on what."""
+    """Yields sentences on the model and the data."""
     recipe, content = plan.recipe, plan.data_content
     yield f"{recipe.label}. {recipe.regularization}"
     number = f", {content.tokens:,} tokens with ids below {content.vocab_size:,}" if content else ""

@@ -1,4 +1,4 @@
-"""Parts of a layout or recipe that another program cannot do: refused where it has nothing similar, else listed."""
+"""Parts of a layout or recipe that another program does not support: refused without a substitute, else listed."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -22,11 +22,11 @@ _IN_ITS_PLACE = {
     "offload": "nothing lies in host memory",
     "bucket_mib": "buckets of the program's own size",
 }
-"""Axis of all engines -> what runs where the program cannot do it."""
+"""The substitute if the program does not support an axis of all engines, by axis."""
 
 
 def refusal(plan: TrainingPlan, program: Program) -> str | None:
-    """Returns one sentence on why the program cannot train the plan; None where it can."""
+    """Returns why the program cannot train the plan, as one sentence; None if it can."""
     first, *others = plan.phases
     if others:
         return f"{program} has one batch in a training, got {len(plan.phases)} phases: export it --to torchrun"
@@ -52,7 +52,7 @@ def refusal(plan: TrainingPlan, program: Program) -> str | None:
 
 
 def attention_name(plan: TrainingPlan) -> str:
-    """Returns the `attn_implementation` of transformers closest to the layout's attention."""
+    """Returns transformers' `attn_implementation` that is closest to the layout's attention."""
     layout, family = plan.phases[0].layout, architecture_of(plan.recipe.model.architecture)
     if layout.attention == "eager" or family.position == "alibi" or family.attention_sinks:
         return "eager"
@@ -60,7 +60,7 @@ def attention_name(plan: TrainingPlan) -> str:
 
 
 def not_carried(plan: TrainingPlan, program: Program) -> Iterator[str]:
-    """Yields a line for each part of the plan that the program does otherwise, with what it does instead."""
+    """Yields a line for each part of the plan that the program does differently, with the substitute."""
     layout, recipe = plan.phases[0].layout, plan.recipe
     carried = _carried(layout, program)
     in_its_place = _IN_ITS_PLACE | {
@@ -88,7 +88,7 @@ def not_carried(plan: TrainingPlan, program: Program) -> Iterator[str]:
 
 
 def _carried(layout: Layout, program: Program) -> set[str]:
-    """Returns the axes that the program carries out as the layout says."""
+    """Returns the axes that the program implements as the layout asks."""
     axes = {"grad_sync"} | ({"checkpointing"} if layout.checkpointing == "full" else set())
     if program == "deepspeed":
         return axes | {"offload", "bucket_mib"}

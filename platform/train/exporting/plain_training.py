@@ -3,9 +3,9 @@
     ./launch.sh                 # to the end, from the newest checkpoint on; the model is then in trained/
     ./launch.sh --steps 20      # to step 20, without a checkpoint at the end
 
-Written by an export, of which it needs nothing but the files beside it: settings.json and training_arguments.json or
-ds_config.json. Checkpoints are written every ten minutes (--checkpoint-s) and where SIGTERM or Ctrl-C ends the program;
-two stay. `steps.json` is written at the end: loss and seconds of each optimizer step of this run.
+An export wrote this script. It only needs the files beside it: settings.json, and training_arguments.json or
+ds_config.json. Checkpoints are written every ten minutes (--checkpoint-s) and when SIGTERM or Ctrl-C ends the program;
+the last two are kept. At the end `steps.json` is written: loss and seconds of each optimizer step of this run.
 """
 
 import argparse
@@ -32,12 +32,12 @@ from transformers import AutoConfig, AutoModelForCausalLM
 HERE = Path(__file__).resolve().parent
 CHECKPOINTS, TRAINED, UNFINISHED = "checkpoints", "trained", "trained.part"
 COMPLETE = "complete"
-"""A file in each checkpoint that all ranks have written to its end."""
+"""Name of a file that marks a checkpoint as completely written by all ranks."""
 _KEPT = 2
 
 
 class Pauses:
-    """Tells all ranks alike after which steps a checkpoint is written, and whether the program ends there."""
+    """Decides for all ranks alike after which steps to save a checkpoint, and whether to end there."""
 
     def __init__(self, every_s: float, device: torch.device) -> None:
         self._every_s, self._device = every_s, device
@@ -61,18 +61,17 @@ class Pauses:
 
 
 def is_first_rank() -> bool:
-    """Returns whether this process writes what one alone writes."""
     return not dist.is_initialized() or dist.get_rank() == 0
 
 
 def complete_checkpoints() -> list[Path]:
-    """Returns the folders of the checkpoints that are whole, the oldest first."""
+    """Returns the folders of complete checkpoints, the oldest first."""
     marks = (HERE / CHECKPOINTS).glob(f"checkpoint-*/{COMPLETE}")
     return sorted((mark.parent for mark in marks), key=lambda path: int(path.name.rpartition("-")[2]))
 
 
 def completed(path: Path) -> None:
-    """Marks a checkpoint that all ranks have written, and removes the oldest. A collective."""
+    """Marks a checkpoint that all ranks have written as complete, and removes the oldest ones. A collective."""
     if dist.is_initialized():
         dist.barrier()
     if is_first_rank():
@@ -82,7 +81,7 @@ def completed(path: Path) -> None:
 
 
 def finish(model: Path) -> None:
-    """Puts the tokenizer, where the export has one, beside the trained model, and the folder in its place."""
+    """Copies the export's tokenizer, if any, beside the trained model, and renames the folder to `trained/`."""
     (model / "training_args.bin").unlink(missing_ok=True)
     for path in (HERE / "model").iterdir():
         if path.name != "config.json":
@@ -132,9 +131,7 @@ def _tokens(path: Path) -> torch.Tensor:
 
 
 def make_model(settings: dict[str, Any]) -> Any:
-    """Returns the model of `model/`, without dropout whatever a folder of weights says, with random weights unless
-    there is such a folder.
-    """
+    """Returns the model of `model/` without dropout, with a folder's weights if one is set, else random ones."""
     torch.manual_seed(settings["seed"])
     model_options: dict[str, Any] = {
         "dtype": getattr(torch, settings["dtype"]),
@@ -147,7 +144,7 @@ def make_model(settings: dict[str, Any]) -> Any:
 
 
 def decay_groups(model: Any, settings: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns the parameters in groups: all of them decay, or matrices alone."""
+    """Returns the parameter groups: with weight decay (all parameters, or only matrices), and without it."""
     decayed, plain = list[Any](), list[Any]()
     for parameter in model.parameters():
         is_matrix = len(getattr(parameter, "ds_shape", parameter.shape)) > 1
@@ -156,7 +153,6 @@ def decay_groups(model: Any, settings: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def make_optimizer(model: Any, settings: dict[str, Any]) -> torch.optim.Optimizer:
-    """Returns AdamW, or transformers' Adafactor, over the recipe's groups."""
     options = dict(settings["optimizer"])
     if options.pop("name") == "adafactor":
         from transformers.optimization import Adafactor
@@ -166,7 +162,7 @@ def make_optimizer(model: Any, settings: dict[str, Any]) -> torch.optim.Optimize
 
 
 def learning_rate_share(settings: dict[str, Any], step: int) -> float:
-    """Returns the share of the highest learning rate at that step; steps count from 0."""
+    """Returns the learning rate of a step (from 0) as a share of the highest one."""
     schedule, per_step = settings["lr_schedule"], settings["global_batch"] * settings["seq_len"]
     tokens = min((step + 1) * per_step, schedule["tokens"])
     warmup, final = schedule["warmup_tokens"], schedule["final_share"]
@@ -188,8 +184,9 @@ def next_token_loss(model: Any, tokens: torch.Tensor) -> torch.Tensor:
 
 
 def with_accelerate(settings: dict[str, Any], steps: int, every_s: float) -> tuple[list[float], list[float], bool]:
-    """Trains by transformers' Trainer under accelerate's configuration; returns the losses and seconds of the steps,
-    and whether all of them were run.
+    """Trains by transformers' Trainer under accelerate's configuration.
+
+    Returns losses and seconds of the steps, and whether the training is complete.
     """
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
@@ -199,7 +196,7 @@ def with_accelerate(settings: dict[str, Any], steps: int, every_s: float) -> tup
     class Clock(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             saves, ends = pauses[0].after_step()
-            control.should_save = saves and state.global_step < settings["steps"]  # it trains on from its last step too
+            control.should_save = saves and state.global_step < settings["steps"]  # it resumes from that step too
             control.should_training_stop = ends or state.global_step >= steps
 
         def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -209,7 +206,7 @@ def with_accelerate(settings: dict[str, Any], steps: int, every_s: float) -> tup
             ends_s.append(time.perf_counter())
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-            if logs and "loss" in logs:  # the loss of a step is read after its end
+            if logs and "loss" in logs:  # a step's loss is logged after the step has ended
                 losses.append(float(logs["loss"]))
                 ends_s.append(time.perf_counter())
 
@@ -234,7 +231,7 @@ def with_accelerate(settings: dict[str, Any], steps: int, every_s: float) -> tup
         train_dataset=Sequences(_data(settings), settings["seq_len"], settings["sequences"]),  # type: ignore[arg-type]
         callbacks=[Clock()],
     )
-    trainer.model_accepts_loss_kwargs = False  # each micro-batch's mean loss is divided by their number
+    trainer.model_accepts_loss_kwargs = False  # the Trainer divides each mean loss by their number
     pauses.append(Pauses(every_s, trainer.args.device))
     newest = next(iter(complete_checkpoints()[-1:]), None)
     trainer.train(resume_from_checkpoint=None if newest is None else str(newest))
@@ -248,7 +245,7 @@ def with_accelerate(settings: dict[str, Any], steps: int, every_s: float) -> tup
 
 
 def with_deepspeed(settings: dict[str, Any], steps: int, every_s: float) -> tuple[list[float], list[float], bool]:
-    """Trains by `deepspeed.initialize`; returns the losses and seconds of the steps, and whether all were run."""
+    """Trains by `deepspeed.initialize`; returns losses and seconds of the steps, and whether it is complete."""
     import deepspeed
 
     on_cuda = torch.cuda.is_available()
@@ -303,7 +300,7 @@ def with_deepspeed(settings: dict[str, Any], steps: int, every_s: float) -> tupl
 
 
 def _save_whole(engine: Any, checkpoint: Path) -> None:
-    """Writes the model that the ranks have cut up, in fp32, as a transformers folder; host memory holds it twice."""
+    """Writes the sharded model in fp32 as a transformers folder; host memory holds it twice."""
     from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 
     if engine.zero_optimization_stage():
@@ -317,7 +314,7 @@ def _save_whole(engine: Any, checkpoint: Path) -> None:
 
 
 def _batches(settings: dict[str, Any], rank: int, ranks: int, first_number: int) -> Iterator[torch.Tensor]:
-    """Yields the micro-batches of one rank, from the one of that number on."""
+    """Yields one rank's micro-batches, beginning with number `first_number`."""
     data, size = Sequences(_data(settings), settings["seq_len"], settings["sequences"]), settings["micro_batch"]
     for number in itertools.count(first_number):
         first = (number * ranks + rank) * size
@@ -329,7 +326,7 @@ def _data(settings: dict[str, Any]) -> Path:
 
 
 def main() -> None:
-    """Trains, writes losses and seconds to `steps.json`, and at the end of the training the model."""
+    """Trains, writes losses and seconds to `steps.json`, and the model if the training is complete."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--steps", type=int, help="end after this optimizer step (default: the training's last one)")
     parser.add_argument("--checkpoint-s", type=float, default=600.0, help="seconds between checkpoints (600)")

@@ -1,4 +1,4 @@
-"""A layout as the flags of a script of the user's own that reads transformers' TrainingArguments."""
+"""Converts a layout to flags for a user's script that reads transformers' TrainingArguments."""
 
 import json
 from collections.abc import Iterator
@@ -19,14 +19,14 @@ _PRECISIONS: dict[str, dict[str, Any]] = {
     "fp16": {"fp16": True},
 }
 _CARRIED = frozenset({"engine", "grad_sync", "bucket_mib", *DATA_PARALLEL})
-"""Axes with a flag for each of their values, or that torchrun decides."""
+"""Axes with a flag for each of their values, or set by torchrun."""
 
 
 def trainer_flags(recipe: Recipe, layout: Layout, batch: BatchPoint) -> list[str]:
     """Returns the flags with which Trainer under torchrun trains the point as this project does.
 
     Raises:
-        InputError: something of it has no flag; the sentence names it.
+        InputError: a part of the point has no flag; the sentence names it.
     """
     if lacking := list(_without_flag(recipe, layout)):
         raise InputError(
@@ -59,11 +59,11 @@ def _text(value: Any) -> str:
 
 
 def _without_flag(recipe: Recipe, layout: Layout) -> Iterator[str]:
-    """Yields the words for each part of the point that no flag carries."""
+    """Yields the name of each part of the point that no flag can express."""
     if layout.engine != "ddp":
         yield layout.rules.label(layout)
     carried = _CARRIED | {name for name, value in _SOMETIMES.items() if getattr(layout, name) == value}
-    # transformers takes sdpa by itself where a model has it.
+    # transformers uses sdpa by default if the model supports it.
     for name, declared in axes_of(Layout).items():
         value = getattr(layout, name)
         is_own = value != (_DEFAULTS.get(name) or defaults_of(Layout).get(name))
@@ -79,6 +79,6 @@ def _without_flag(recipe: Recipe, layout: Layout) -> Iterator[str]:
 
 
 _SOMETIMES = {"checkpointing": "full", "compile": "model"}
-"""Axes of which Trainer has this value beside the default."""
+"""Axes of which Trainer supports this value besides the default."""
 _DEFAULTS = {"attention": "sdpa"}
-"""The value that transformers takes by itself."""
+"""Values that transformers uses by default."""

@@ -1,1 +1,1 @@
-"""The parts of `prepare`: text, JSON lines, Parquet and Megatron pairs are converted to token Parquet."""
+"""The parts of `prepare`, which converts text, JSON lines, Parquet and Megatron pairs to token Parquet."""

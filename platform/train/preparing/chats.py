@@ -1,8 +1,8 @@
-"""Chats through a tokenizer's template, with the tokens that an assistant writes marked.
+"""Encodes chats by a tokenizer's template, and marks the tokens that the assistant writes.
 
-A template is a program that may write a turn otherwise when others follow. So each turn's text is looked for where the
-whole chat has it: it begins where the chat before it ends, with the words that ask for an answer, and ends with what
-the template writes after an answer. A template with `{% generation %}` says by itself what an assistant writes.
+A template is a program and may write a turn differently if others follow. So each turn is located in the text of the
+whole chat: it begins where the preceding chat with the generation prompt ends, and ends with the text that the template
+writes after an answer. A template with `{% generation %}` marks the assistant's text itself.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ Message = Mapping[str, Any]
 
 
 class ChatError(ValueError):
-    """Says what is wrong with a chat, with LINE for its place, and the reason that all of its kind share."""
+    """A problem of a chat: a sentence with LINE for its position, and the reason shared by problems of its kind."""
 
     def __init__(self, words: str, reason: str) -> None:
         super().__init__(words)
@@ -42,19 +42,19 @@ class ChatError(ValueError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ChatSettings:
-    """Settings by which chats become documents."""
+    """Settings that convert chats to documents."""
 
     pack: int = 0
-    """Length of the sequences into which chats are packed; 0 where they just follow each other."""
+    """Length in tokens of the sequences into which chats are packed; 0 for no packing."""
     over_long: OverLong = "drop"
-    """Treatment of a chat that is longer."""
+    """Whether chats longer than `pack` are left out or cut."""
 
 
 def messages_of(line: Mapping[str, Any]) -> list[Message]:
-    """Returns the messages that a line of JSON holds.
+    """Returns the messages of a JSON line.
 
     Raises:
-        ChatError: it holds none, several forms of them, or a turn that is no text of a known role.
+        ChatError: the line has no messages or several forms of them, or a turn has no text or an unknown role.
     """
     pairs = [pair for pair in _PAIRS if pair[0] in line or pair[1] in line]
     if len(pairs) + ("messages" in line) != 1:
@@ -81,8 +81,9 @@ def messages_of(line: Mapping[str, Any]) -> list[Message]:
 
 
 def _as_templates_read(message: Message) -> Message:
-    """Returns the message with text for a content that is null, and with objects for arguments of calls that are JSON
-    in text, which templates would encode once more.
+    """Returns the message in the form that templates expect: null content as "", JSON arguments of calls as objects.
+
+    Templates would encode arguments that are JSON text a second time.
     """
     read = {**message, "content": message.get("content") or ""}
     if calls := message.get(_CALLS):
@@ -115,10 +116,10 @@ def _check(message: Any, number: int) -> None:
 
 
 def tools_of(line: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Returns the tools that a line of JSON offers to its assistant, as JSON schemas; none where it has no such key.
+    """Returns the JSON schemas of the tools that a JSON line offers to the assistant.
 
     Raises:
-        ChatError: they are no list of objects.
+        ChatError: they are not a list of objects.
     """
     tools = line.get("tools") or []
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):  # type: ignore[reportUnknownVariableType]
@@ -131,7 +132,7 @@ class ChatEncoder:
     """Encodes chats by a tokenizer and its template, in the calling process.
 
     Raises:
-        InputError: its template fails on a question and its answer.
+        InputError: the template fails on a question with its answer.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -149,14 +150,14 @@ class ChatEncoder:
             words = error.words.replace("LINE", "a question with its answer", 1)
             raise InputError(f"the chat template of {tokenizer.name} is of no use here: {words}") from error
         self.turn_end = next((token for token in self._special if text[:end].endswith(token)), "")
-        """The special token that ends an assistant's turn; empty where none does."""
+        """The special token that ends an assistant's turn; "" if there is none."""
 
     def encode(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> Tokens:
-        """Returns a chat as one document with marks; the template writes the `tools` that the assistant has.
+        """Returns a chat as one document with marks; the template also writes `tools`.
 
         Raises:
-            ChatError: the template refuses it, leaves tools or calls of them out, or does not show where an assistant's
-                turn is.
+            ChatError: the template refuses the chat, omits tools or calls, or does not show the position of an
+                assistant's turn.
         """
         text, spans = self._spans(messages, tools)
         without = [{key: value for key, value in message.items() if key != _CALLS} for message in messages]
@@ -173,13 +174,13 @@ class ChatEncoder:
         marks = np.zeros(len(begins), np.bool_)
         for begin, end in spans:
             marks |= (ends > begin) & (begins < end)
-        marks[:1] = False  # nothing predicts a document's first token
+        marks[:1] = False  # a document's first token is never predicted
         if not marks.any():
             raise ChatError("LINE has no token of an assistant", "no assistant's token")
         return Tokens(ids=np.array(encoding.ids, self._id_type), document_starts=np.zeros(1, np.int64), marks=marks)
 
     def _text_or_none(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> str | None:
-        """Returns the chat's text; None where the template refuses it, which then reads what was taken out."""
+        """Returns the chat's text; None if the template refuses it, which shows that it reads the removed part."""
         try:
             return self._spans(messages, tools)[0]
         except ChatError:
@@ -188,7 +189,7 @@ class ChatEncoder:
     def _spans(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
     ) -> tuple[str, list[tuple[int, int]]]:
-        """Returns the chat's text, and where in it each assistant's turn begins and ends."""
+        """Returns the chat's text, and the begin and end of each assistant's turn in it."""
         if _GENERATION.search(self._template):
             from transformers.utils.chat_template_utils import render_jinja_template
 
@@ -219,8 +220,8 @@ class ChatEncoder:
             through = self._rendered(messages[: number + 1], **options)
             if text.startswith(through):
                 end = len(through)
-            else:  # earlier turns are shortened, such as by their thoughts
-                words = message["content"].strip()  # none where the turn calls a tool alone
+            else:  # the template shortens earlier turns, for example their reasoning
+                words = message["content"].strip()  # empty if the turn only calls a tool
                 closing = through[through.rfind(words) + len(words) :].strip() if words else self.turn_end
                 end = text.find(closing, len(before)) + len(closing) if closing else 0
             if end <= len(before):
@@ -229,7 +230,7 @@ class ChatEncoder:
                     " {% generation %} in the template",
                     "a template that hides where a turn ends",
                 )
-            # The blank after a token that ends turns is the template's: a model stops before it.
+            # A blank after the token that ends a turn belongs to the template: the model stops before it.
             stripped = text[:end].rstrip()
             yield len(before), len(stripped) if stripped.endswith(tuple(self._special)) else end
 
@@ -243,5 +244,5 @@ class ChatEncoder:
     def _render(self, render: Any) -> Any:
         try:
             return render()
-        except Exception as error:  # a template may raise anything
+        except Exception as error:  # templates may raise any error
             raise ChatError(f"the template refuses LINE: {one_line(error)}", "refused by the template") from error

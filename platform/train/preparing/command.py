@@ -33,8 +33,6 @@ from trainers.spec.codec import to_json
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class PrepareOptions:
-    """The options of one call."""
-
     inputs: tuple[str, ...] = argument(
         nargs="+",
         metavar="INPUT",
@@ -89,7 +87,6 @@ PARSER = CommandParser(PrepareOptions, prog="python -m platform.prepare", descri
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code."""
     return exit_code_of_resumable(lambda: _run(argv))
 
 

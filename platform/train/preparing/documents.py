@@ -1,4 +1,4 @@
-"""The documents of a piece of a file, as tokens."""
+"""Yields the documents of a piece of a file as tokens."""
 
 import dataclasses
 import json
@@ -24,11 +24,11 @@ from trainers.data.footer import Tokens, group_blocks, ids_of
 
 _BLOCK_BYTES = 2**20
 _BATCH_BYTES = 2**18
-"""Amount of text that is encoded at once."""
+"""Characters of text that are encoded at once."""
 _BATCH_ROWS = 256
 
 _Text = tuple[str, int]
-"""A document and the number of bytes that it takes in its file."""
+"""A document, and the number of bytes that it takes in its file."""
 NO_TOKENS = Tokens(ids=np.zeros(0, np.uint8), document_starts=np.zeros(0, np.int64), marks=np.zeros(0, np.bool_))
 
 
@@ -50,11 +50,12 @@ def documents(
     skipped: Skipped | None = None,
     chats: Chats | None = None,
 ) -> Generator[tuple[Tokens, int]]:
-    """Yields the piece's documents in order, in batches, each with the bytes it takes in the input; `skipped` takes
-    those that cannot be read, which without it end the run.
+    """Yields the piece's documents in order, in batches, each with the bytes that it takes in the input.
+
+    `skipped` collects documents that cannot be read; without it the first one ends the run.
 
     Raises:
-        InputError: the file changed, or something in it is not what its kind promises.
+        InputError: the file changed, or its content does not fit its kind.
     """
     path, skipped = input_path(piece.file.path), skipped or Skipped(lambda: False)
     try:
@@ -114,8 +115,9 @@ def _tokens(ids: list[np.ndarray[Any, Any]]) -> Tokens:
 
 
 def _split(piece: Piece, separator: bytes) -> Generator[tuple[int, bytes, int]]:
-    """Yields the parts between separators, each with the byte at which it begins and those that it takes in the file:
-    of a compressed one all that were read since the last part.
+    """Yields the parts between separators: first byte, content, and bytes taken in the file.
+
+    The bytes taken in a compressed file are all that were read since the previous part.
     """
     path, compression = input_path(piece.file.path), piece.file.compression
     begin, unfinished, stored = piece.begin, b"", 0
@@ -144,7 +146,7 @@ def _texts(piece: Piece, path: InputPath, separator: bytes | None, skipped: Skip
     divided = None if separator is None else _split(piece, separator_in(piece.file, separator))
     for begin, part, size in _undivided(piece, path) if divided is None else divided:
         try:
-            # A byte-order mark may stand before the first document.
+            # A byte-order mark may precede the first document.
             yield part.decode("utf-8" if begin else "utf-8-sig"), size
         except UnicodeDecodeError as error:
             place = f"{path} is no UTF-8 text: byte {begin + error.start} is {error.reason}"
@@ -174,7 +176,7 @@ def _lines(piece: Piece, text_key: str, skipped: Skipped) -> Generator[_Text]:
 
 
 def _chats(piece: Piece, chats: Chats, skipped: Skipped) -> Generator[tuple[Tokens, int]]:
-    """Yields each line's chat as a document of its own; nothing of one that is passed over."""
+    """Yields each line's chat as a document; nothing for a chat that is skipped."""
     settings, unread = chats.settings, 0
     for begin, line, size in _split(piece, b"\n"):
         unread += size
@@ -196,7 +198,7 @@ def _chats(piece: Piece, chats: Chats, skipped: Skipped) -> Generator[tuple[Toke
 
 
 def _shortened(chat: Tokens, settings: ChatSettings, skipped: Skipped, line: Callable[[], str]) -> Tokens | None:
-    """Returns a chat that is over-long as the settings want it, and tells so; None where it is left out."""
+    """Returns an over-long chat as the settings demand (cut, or None if left out), and reports it."""
     limit, size = settings.pack, len(chat.ids)
     assert chat.marks is not None
 
@@ -247,7 +249,7 @@ def _line_text(line: bytes, piece: Piece, begin: int, text_key: str) -> str:
 
 
 def _line_of(piece: Piece, begin: int) -> str:
-    """Returns the number of the line that begins at byte `begin`, as text; lines are counted only for an error."""
+    """Returns the number of the line at byte `begin` as text. Lines are only counted for an error."""
     number, remaining_bytes = 1, begin
     with Opened(input_path(piece.file.path), piece.file.compression) as stream:
         while remaining_bytes and (block := stream.read(min(_BLOCK_BYTES, remaining_bytes))):
@@ -284,7 +286,7 @@ def _table_rows(piece: Piece, path: InputPath) -> Generator[tuple[str | None, fl
 def _sized(
     rows: Iterable[tuple[str | None, float]], piece: Piece, path: InputPath, skipped: Skipped
 ) -> Generator[_Text]:
-    """Yields the rows' texts, each with the whole bytes that have come together; "" for one that is too long."""
+    """Yields the rows' texts ("" for one that is too long), each with the whole bytes accumulated so far."""
     row_bytes = 0.0
     for text, size in rows:
         row_bytes += size

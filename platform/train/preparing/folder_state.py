@@ -1,4 +1,4 @@
-"""The folder of a run: locked while it is written, begun with a plan, complete with an index."""
+"""The state of a run's folder: locked while it is written, begun with a plan, complete with an index."""
 
 import contextlib
 import fcntl
@@ -19,7 +19,7 @@ def locked(folder: Path) -> Generator[None]:
     """Creates the folder and locks it against other runs.
 
     Raises:
-        InputError: it cannot be made, or another run writes to it.
+        InputError: the folder cannot be created, or another run writes to it.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -36,7 +36,7 @@ def locked(folder: Path) -> Generator[None]:
 
 
 def write_plan(folder: Path, plan: dict[str, Any]) -> None:
-    """Writes the plan into a new folder.
+    """Writes the plan into a new folder, or checks that it equals the folder's plan.
 
     Raises:
         InputError: the folder holds another plan, or other files.
@@ -62,7 +62,7 @@ def write_plan(folder: Path, plan: dict[str, Any]) -> None:
 
 
 def finished(folder: Path) -> TokenIndex:
-    """Returns the index of a folder that is complete.
+    """Returns the index of a complete folder.
 
     Raises:
         InputError: it cannot be read.

@@ -1,4 +1,4 @@
-"""The files of a folder that are data: those of a known suffix that are not about the data."""
+"""Selects the data files of a folder: those with a known suffix that are not metadata."""
 
 import re
 from collections import Counter
@@ -13,7 +13,7 @@ SUFFIXES = {".txt": "text", ".text": "text", ".md": "text", ".json": "json lines
             ".ndjson": "json lines", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".arrow": "arrow",
             ".idx": "megatron", ".bin": "megatron"}  # fmt: skip
 _COMPRESSED = ("text", "json lines", "csv")
-"""Kinds that may be compressed as a whole."""
+"""Kinds that may be compressed as whole files."""
 SUFFIX_WORDS = f"{', '.join(SUFFIXES)}, or .gz or .zst of text, JSON lines or CSV"
 _ABOUT = re.compile(
     r"(readme|licen[cs]e|copying|notice|changelog|contributing|citation|authors)([-_.].*)?"
@@ -22,28 +22,27 @@ _ABOUT = re.compile(
     r"|(tokenizer|special_tokens_map|vocab|added_tokens|generation_config|config).*\.json",
     re.IGNORECASE,
 )
-"""Names of files that stand beside data and are none."""
+"""Names of metadata files that often lie beside data."""
 _CHECKPOINT = re.compile(r"-checkpoint$")
-"""End of the stem of a copy that a notebook's editor keeps."""
+"""End of the stem of a backup copy that a notebook editor makes."""
 _SPLIT = re.compile(r"(?:^|[-_./])(train|test|validation|valid|val|dev|eval)(?=[-_./]|$)", re.IGNORECASE)
 
 
 def kind_of(path: PurePath) -> str:
-    """Returns the kind that the file's name promises, whatever the case of its suffix; "" for none."""
+    """Returns the kind implied by the file's suffix, in any case; "" for an unknown suffix."""
     suffix, compression = suffix_of(path)
     kind = SUFFIXES.get(suffix, "")
     return "" if compression and kind not in _COMPRESSED else kind
 
 
 def data_files(folder: InputPath) -> tuple[list[InputPath], list[InputPath]]:
-    """Returns the files of data in `folder`, at any depth and in the order of their paths, and those left out though
-    their suffix is one of data.
+    """Returns the data files in `folder`, at any depth, sorted by path, and the metadata files with a data suffix.
 
     Raises:
-        InputError: there is none, or there are several kinds or splits, of which one must be chosen.
+        InputError: there are no data files, or several kinds or splits, of which the user must choose one.
     """
     listed: Iterable[InputPath] = folder.rglob("*")
-    is_remote = isinstance(folder, RemotePath)  # whose files alone are listed, without a question for each
+    is_remote = isinstance(folder, RemotePath)  # lists only files; `is_file` would be a request for each
     of_kind = (path for path in listed if kind_of(path) and (is_remote or path.is_file()))
     with_suffix = sorted(of_kind, key=lambda path: path.parts)
     files = [path for path in with_suffix if _is_data(path.relative_to(folder))]
@@ -67,7 +66,7 @@ def _check_one_kind(folder: PurePath, files: Collection[InputPath]) -> None:
 
 
 def _check_one_split(folder: PurePath, files: Collection[InputPath]) -> None:
-    """Refuses a training split beside one that is meant for another purpose."""
+    """Checks that a training split is not mixed with other splits."""
     splits = {
         path: matches[-1].lower()
         for path in files
@@ -84,7 +83,7 @@ def _choice(
     files: Collection[InputPath],
     group_of: dict[InputPath, str],
 ) -> InputError:
-    """Returns the error that asks for a choice, with an example of each group."""
+    """Returns the error that asks the user to choose, with an example of each group."""
     examples = {group: next(path for path in files if group_of.get(path) == group) for group in counts}
     listed = ", ".join(
         f"{count:,} of {group} ({examples[group].relative_to(folder)})" for group, count in counts.items()

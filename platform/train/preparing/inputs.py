@@ -1,6 +1,6 @@
 """The input files, and how their documents are divided into pieces and shards.
 
-The division depends on the files and on the shard's size alone, so that any number of workers writes the same shards.
+The division depends only on the files and the shard's size, so any number of workers writes the same shards.
 """
 
 import dataclasses
@@ -27,24 +27,24 @@ Kind = Literal[
     "text", "json lines", "csv text", "parquet text", "parquet ids", "arrow text", "arrow ids", "megatron", "raw ids"
 ]
 IDS: tuple[Kind, ...] = ("parquet ids", "arrow ids", "megatron", "raw ids")
-"""Kinds of files that hold token ids already."""
+"""Kinds of files that already hold token ids."""
 
 MAX_DOCUMENT_BYTES = 32 * 2**20
-"""Longest document, in bytes of its file: a document is in memory whole, as text and as tokens."""
+"""Largest document in bytes of its file. A document is held in memory as a whole, as text and as tokens."""
 _BLOCK_BYTES = 2**20
 _MOST_NAMED = 5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class InputFile:
-    """One file, or one Megatron pair named by its .bin."""
+    """A file, or a Megatron pair named by its .bin."""
 
     path: str
     kind: Kind
     size_bytes: int
     modified_ns: int
     column: str = ""
-    """Column of text or of token ids, in Parquet; "" for other kinds."""
+    """Column of text or token ids in Parquet, Arrow or CSV; "" for other kinds."""
     id_type: str = ""
     """NumPy type of the token ids; "" for text."""
     compression: str = ""
@@ -53,14 +53,14 @@ class InputFile:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Piece:
-    """A part of a file that begins and ends with a document."""
+    """A part of a file that begins and ends at document boundaries."""
 
     file: InputFile
     begin: int
-    """The first byte, row group (Parquet) or document (Megatron)."""
+    """First byte, row group (Parquet) or document (Megatron)."""
     end: int
     size_bytes: int
-    """Bytes of the input in this piece."""
+    """Bytes of input in this piece."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,25 +72,23 @@ class Shard:
 
     @property
     def name(self) -> str:
-        """The output file's name."""
         return f"tokens-{self.number:06d}.parquet"
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the input in this shard."""
         return sum(piece.size_bytes for piece in self.pieces)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Selection:
-    """The inputs, before anything of them is read."""
+    """The input files, before they are read."""
 
     files: list[InputFile]
     left_out: list[InputPath]
-    """Files in the folders that have a suffix of data and are none."""
+    """Files in the folders that have a data suffix but are metadata."""
 
     def sentences(self) -> Iterator[str]:
-        """Yields what will be read, a kind a sentence, and what will not."""
+        """Yields a sentence on the files to read for each kind, and one on the files left out."""
         for kind in dict.fromkeys(file.kind for file in self.files):
             files = [file for file in self.files if file.kind == kind]
             size = sum(file.size_bytes for file in files) / 2**20
@@ -105,11 +103,13 @@ def _some(paths: Iterable[str]) -> str:
 
 
 def find(paths: Sequence[InputPath], out: Path, text_key: str, raw: RawType | None = None) -> Selection:
-    """Returns the files that `paths` name. A folder stands for the data in it, at any depth; a file counts once, by
-    whatever links it is reached.
+    """Returns the files that `paths` name.
+
+    A folder stands for all data files below it. A file counts once, by whatever links it is reached.
 
     Raises:
-        InputError: a path is missing, of no known kind or named twice, a folder needs a choice, or `out` lies in it.
+        InputError: a path is missing, of unknown kind or named twice, a folder needs a choice, or `out` lies in a
+            folder.
     """
     inputs: dict[tuple[int | str, int | str], InputFile] = {}
     left_out: list[InputPath] = []
@@ -142,7 +142,7 @@ def find(paths: Sequence[InputPath], out: Path, text_key: str, raw: RawType | No
 
 
 def shards(files: Iterable[InputFile], shard_bytes: int, separator: bytes | None) -> list[Shard]:
-    """Returns the shards that the files make up, in the files' order.
+    """Returns the shards that the files are divided into, in the files' order.
 
     Raises:
         InputError: a document is too long, or a file cannot be read.
@@ -164,7 +164,7 @@ def _described(path: InputPath, text_key: str, raw: RawType | None) -> InputFile
     kind, (suffix, compression) = kind_of(path), suffix_of(path)
     try:
         if isinstance(path, Path):
-            os.close(open_plain(path, links=True))  # a pipe would be waited for
+            os.close(open_plain(path, links=True))  # opening checks for a pipe, on which reading would wait
         stat = path.stat()
         text_file = InputFile(
             path=str(path),
@@ -281,7 +281,7 @@ def _pieces(file: InputFile, shard_bytes: int, separator: bytes | None) -> list[
 
 
 def separator_in(file: InputFile, separator: bytes) -> bytes:
-    """Returns the separator as the text file has it: with the line ends of its first line.
+    """Returns the separator with the line ends of the text file's first line.
 
     Raises:
         OSError: the file cannot be read.
@@ -299,7 +299,7 @@ def separator_in(file: InputFile, separator: bytes) -> bytes:
 
 
 def _text_bounds(file: InputFile, shard_bytes: int, separator: bytes) -> list[int]:
-    """Returns the places between documents at which pieces begin and end, about `shard_bytes` apart."""
+    """Returns byte positions between documents, about `shard_bytes` apart, at which pieces begin and end."""
     bounds = [0]
     with input_path(file.path).open("rb") as stream:
         while bounds[-1] + shard_bytes < file.size_bytes:
@@ -313,7 +313,7 @@ def _text_bounds(file: InputFile, shard_bytes: int, separator: bytes) -> list[in
 
 
 def _document_end(stream: BinaryIO, begin: int, separator: bytes) -> int | None:
-    """Returns the place after the first separator from `begin` on; None where a document's greatest length has none."""
+    """Returns the position after the first separator from `begin` on; None if `MAX_DOCUMENT_BYTES` contain none."""
     stream.seek(begin)
     read = b""
     while len(read) <= MAX_DOCUMENT_BYTES:
@@ -328,7 +328,6 @@ def _document_end(stream: BinaryIO, begin: int, separator: bytes) -> int | None:
 
 
 def too_long(file: InputFile, place: int) -> InputError:
-    """Returns the error for a document that is too long, near byte `place`."""
     remedy = "--separator names the text between documents" if file.kind == "text" else "cut it into several"
     return InputError(
         f"the document at byte {place} of {file.path} is longer than {MAX_DOCUMENT_BYTES / 2**20:.0f} MiB: {remedy}"

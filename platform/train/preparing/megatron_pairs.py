@@ -1,8 +1,9 @@
-"""Megatron-LM's pairs: a .bin of token ids end to end, and an .idx that divides them into sequences and documents.
+"""Reads Megatron-LM's pairs: a .bin of consecutive token ids, and an .idx that divides them into sequences and
+documents.
 
 The .idx holds b"MMIDIDX\0\0", version u64 = 1, type code u8, number of sequences u64, number of document bounds u64,
 then the sequences' lengths int32, their first bytes in the .bin int64, and the documents' bounds int64: document n is
-the sequences from bound n to bound n + 1.
+the sequences from bound n up to bound n + 1.
 """
 
 import itertools
@@ -23,7 +24,7 @@ _TYPES = {1: np.uint8, 2: np.int8, 3: np.int16, 4: np.int32, 5: np.int64, 6: np.
 _BLOCK_DOCUMENTS = 2**20
 _BLOCK_TOKENS = 2**18
 _MAX_DOCUMENT_TOKENS = 2**25
-"""Greatest length of a document, which is in memory whole."""
+"""Largest number of tokens in a document, which is held in memory as a whole."""
 
 _Array = npt.NDArray[Any]
 
@@ -32,7 +33,7 @@ class Pair:
     """The pair whose .bin is at `path`.
 
     Raises:
-        InputError: a file of the pair is missing, is cut short or is of another format.
+        InputError: a file of the pair is missing, is cut short or has another format.
     """
 
     def __init__(self, path: Path) -> None:
@@ -67,14 +68,13 @@ class Pair:
 
     @property
     def id_type(self) -> str:
-        """NumPy type of the token ids."""
         return self._type.name if self._type.name in ("uint8", "uint16") else "int32"
 
     def bounds(self, shard_bytes: int) -> tuple[list[int], list[int]]:
         """Returns the documents at which pieces of about `shard_bytes` begin, and the bytes of each piece.
 
         Raises:
-            InputError: the index names sequences that are not in it, or tokens that are not in the .bin.
+            InputError: the index refers to sequences or tokens that do not exist.
         """
         bounds, begins, total_bytes = [0], [0], 0
         for first, sums in self._token_sums(0, len(self._documents) - 1):
@@ -90,7 +90,7 @@ class Pair:
         return bounds, np.diff(begins).tolist()
 
     def documents(self, begin: int, end: int) -> Generator[Tokens]:
-        """Yields the tokens of documents `begin` to `end - 1`, about 260,000 at a time."""
+        """Yields the tokens of documents `begin` to `end - 1`, about 260,000 tokens at a time."""
         tokens = np.memmap(self._path, self._type, "r") if self._num_tokens else np.zeros(0, self._type)
         for first, sums in self._token_sums(begin, end):
             cuts = np.flatnonzero(np.diff(sums // _BLOCK_TOKENS, prepend=0)).tolist()
@@ -99,7 +99,7 @@ class Pair:
                     yield self._read(tokens, first + low, first + high, sums[low : high + 1] - sums[low])
 
     def _read(self, tokens: _Array, begin: int, end: int, sums: _Array) -> Tokens:
-        """Returns documents `begin` to `end - 1`; the n-th of them is `tokens[sums[n]:sums[n + 1]]`."""
+        """Returns documents `begin` to `end - 1`; number n among them is `ids[sums[n]:sums[n + 1]]`."""
         sequences = slice(int(self._documents[begin]), int(self._documents[end]))
         lengths = self._lengths[sequences].astype(np.int64)
         firsts = self._places[sequences] // self._type.itemsize
@@ -114,7 +114,7 @@ class Pair:
         return Tokens(ids=ids.astype(self.id_type), document_starts=sums[:-1][np.diff(sums) > 0])
 
     def _token_sums(self, begin: int, end: int) -> Generator[tuple[int, _Array]]:
-        """Yields blocks of documents: the number of the first, and where each begins, in tokens of the block."""
+        """Yields blocks of documents: the first document's number, and the documents' begins in tokens of the block."""
         for first in range(begin, end, _BLOCK_DOCUMENTS):
             bounds = self._documents[first : min(first + _BLOCK_DOCUMENTS, end) + 1]
             if bounds[0] < 0 or bounds[-1] > self._num_sequences or np.any(np.diff(bounds) < 0):

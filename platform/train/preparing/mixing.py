@@ -1,8 +1,8 @@
-"""A mixture of token folders: documents of each in turn, by weights that count tokens, in an order fixed by a seed.
+"""Mixes token folders: documents of each in turn, by weights that count tokens, in an order fixed by a seed.
 
-The mixture is a series of rounds. In each, every folder has its share of `_ROUND_TOKENS` tokens for each folder, in an
-order that the seed draws, and gives whole documents until none is due; tokens beyond its share count for later rounds.
-The mixture ends with the first folder that has no further document.
+The mixture consists of rounds of `_ROUND_TOKENS` tokens times the number of folders. In each round, in an order drawn
+by the seed, every folder adds whole documents until it has reached its share; excess tokens count for later rounds. The
+mixture ends when a folder has no further document.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ from trainers.data.index import FORMAT, NAME, TOKENIZER, IndexedFile, TokenIndex
 
 _ROUND_TOKENS = 2**13
 _FILE_TOKENS = 2**25
-"""Tokens of an output file, about."""
+"""Approximate number of tokens in an output file."""
 _WEIGHTED = re.compile(r"(.+):(\d+\.?\d*|\.\d+)")
 
 
@@ -37,15 +37,15 @@ class Part:
 
     folder: Path
     weight: float
-    """Its share of the tokens; those of all parts add up to 1."""
+    """The folder's share of the tokens; all shares add up to 1."""
     index: TokenIndex
 
 
 def parts_of(inputs: Sequence[InputPath]) -> list[Part] | None:
-    """Returns the parts of a mixture, which has weights behind its inputs, `a:0.7 b:0.3`; None where none has.
+    """Returns the parts of a mixture such as `a:0.7 b:0.3`; None if no input has a weight.
 
     Raises:
-        InputError: some inputs have a weight and some have none, one is no token folder, or their tokenizers differ.
+        InputError: only some inputs have a weight, one is not a token folder, or their tokenizers differ.
     """
     matches = [
         None if isinstance(path, RemotePath) or user_path(path).exists() else _WEIGHTED.fullmatch(str(path))
@@ -79,11 +79,13 @@ def parts_of(inputs: Sequence[InputPath]) -> list[Part] | None:
 
 
 def mixed(words: Sequence[str]) -> Path | None:
-    """Returns the folder of the mixture `a:0.7 b:0.3`: beside the first of its folders, named by what all of them hold,
-    and made where it is not there yet, with seed 0. None where no word has a weight.
+    """Returns the folder of the mixture of `words`, such as `a:0.7 b:0.3`; None if no word has a weight.
+
+    The folder lies beside the first of the mixed folders and is named by a hash of their contents. It is written with
+    seed 0 if it is missing.
 
     Raises:
-        InputError: see `parts_of`; or it cannot be written there.
+        InputError: as in `parts_of`, or the folder cannot be written.
     """
     parts = parts_of([Path(word) for word in words])
     if parts is None:
@@ -105,7 +107,7 @@ def mixed(words: Sequence[str]) -> Path | None:
 
 
 def mix(parts: Sequence[Part], out: Path, seed: int) -> TokenIndex:
-    """Writes the mixture into the folder `out`, and returns its index.
+    """Writes the mixture into the folder `out` and returns its index.
 
     Raises:
         InputError: the folder holds something else, or a file cannot be read.

@@ -1,4 +1,4 @@
-"""Opens inputs as they are published: plain or compressed, UTF-8 or not, JSON lines or another form of JSON."""
+"""Opens inputs in their published form: plain or compressed. Checks that text is UTF-8 and JSON is JSON lines."""
 
 import re
 from pathlib import PurePath
@@ -10,20 +10,20 @@ from platform.common.errors import InputError
 from platform.common.places import InputPath
 
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
-"""Compression by suffix, as pyarrow calls it."""
+"""Compression by suffix, as named in pyarrow."""
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _HEAD_BYTES = 4096
 
 
 def suffix_of(path: PurePath) -> tuple[str, str]:
-    """Returns the suffix in small letters, without that of a compression, and the compression; "" for none."""
+    """Returns the lower-case suffix without that of a compression, and the compression; "" for none."""
     suffix = path.suffix.lower()
     compression = COMPRESSIONS.get(suffix, "")
     return (PurePath(path.stem).suffix.lower() if compression else suffix), compression
 
 
 class Opened:
-    """The bytes of a file, decompressed where they are compressed; several streams end to end are one.
+    """The bytes of a file, decompressed if necessary; several concatenated streams are read as one.
 
     Raises:
         OSError: the file cannot be opened.
@@ -43,15 +43,15 @@ class Opened:
 
     @property
     def stored(self) -> int:
-        """Bytes of the file that were read."""
+        """Bytes of the stored file read so far."""
         return self._file.tell()
 
     def seek(self, place: int) -> None:
-        """Goes to byte `place` of a file that is not compressed."""
+        """Moves to byte `place` of an uncompressed file."""
         self._file.seek(place)
 
     def read(self, size: int) -> bytes:
-        """Returns at most `size` bytes; none at the end.
+        """Returns at most `size` bytes; empty at the end.
 
         Raises:
             OSError: the file cannot be read, or is cut short or damaged.
@@ -60,11 +60,11 @@ class Opened:
 
 
 def check_text(path: InputPath, compression: str, kind: str) -> None:
-    """Checks by its first bytes that a text file is UTF-8, and one of JSON has an object a line.
+    """Checks by its first bytes that a text file is UTF-8, and that JSON has one object per line.
 
     Raises:
-        InputError: it is not.
-        OSError: it cannot be read.
+        InputError: the file fails the check.
+        OSError: the file cannot be read.
     """
     with Opened(path, compression) as file:
         head = file.read(_HEAD_BYTES)

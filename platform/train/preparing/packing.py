@@ -1,4 +1,4 @@
-"""Packs documents into sequences of one length, none of them cut: best fit, over some sequences at a time."""
+"""Packs documents into sequences of one length without cutting them: best fit over a limited number of sequences."""
 
 import bisect
 from collections.abc import Iterator
@@ -9,16 +9,16 @@ from trainers.data.footer import Tokens
 
 _SEQUENCES = 128
 _TOKENS = 2**20
-"""Largest number of sequences and of tokens that are packed at once, but at least `_FEWEST` sequences."""
+"""Largest number of sequences and of tokens packed at once; at least `_FEWEST` sequences."""
 _FEWEST = 16
 _NOTHING = Tokens(ids=np.zeros(0, np.int64), document_starts=np.zeros(0, np.int64), marks=np.zeros(0, np.bool_))
 
 
 class Packer:
-    """Packs documents that are at most `length` tokens long, and fills sequences up with `pad_id`, which is not marked.
+    """Packs documents of at most `length` tokens, and fills sequences up with unmarked `pad_id` tokens.
 
-    The order of documents is kept in a sequence, and sequences come by their first documents, but for the emptier half,
-    which waits for more documents.
+    A sequence keeps its documents in order. Sequences are ordered by their first documents, except that the emptier
+    half waits for more documents.
     """
 
     def __init__(self, length: int, pad_id: int) -> None:
@@ -27,10 +27,10 @@ class Packer:
         self._num_waiting_tokens = self._num_documents = 0
         self._capacity = length * max(_FEWEST, min(_SEQUENCES, _TOKENS // length))
         self.padding = 0
-        """Tokens that filled up sequences so far."""
+        """Number of padding tokens so far."""
 
     def add(self, document: Tokens) -> Iterator[Tokens]:
-        """Takes a document, and yields sequences that are full enough."""
+        """Adds a document, and yields the documents of sequences that are full enough."""
         self._waiting.append((self._num_documents, document))
         self._num_documents += 1
         self._num_waiting_tokens += len(document.ids)
@@ -42,8 +42,10 @@ class Packer:
             yield from self._filled([entries for _, entries in sequences[:half]])
 
     def close(self, *, is_last: bool) -> Iterator[Tokens]:
-        """Yields the remaining sequences. The last one of a folder has a token more, since a sequence ends with the
-        token that its last one predicts, though this one never counts.
+        """Yields the remaining sequences.
+
+        A folder's last sequence gets one more token, because a sequence includes the token that its last one predicts;
+        this token has no loss.
         """
         documents = list(self._filled([entries for _, entries in self._packed()]))
         if is_last:
@@ -52,7 +54,7 @@ class Packer:
         yield from documents
 
     def _packed(self) -> list[tuple[int, list[tuple[int, Tokens]]]]:
-        """Returns sequences of waiting documents, each with the tokens that it lacks."""
+        """Returns sequences of the waiting documents, each with its number of missing tokens."""
         sequences: list[tuple[int, list[tuple[int, Tokens]]]] = []
         by_room: list[tuple[int, int]] = []
         for entry in sorted(self._waiting, key=lambda entry: (-len(entry[1].ids), entry[0])):

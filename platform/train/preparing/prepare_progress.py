@@ -1,4 +1,4 @@
-"""The progress of a run, on standard error: a bar on a terminal, a line at intervals elsewhere."""
+"""Shows the progress of a run on standard error: a bar on a terminal, else a line at intervals."""
 
 import sys
 import time
@@ -15,7 +15,7 @@ _LINE_EVERY_S = 10.0
 
 
 class PrepareProgress:
-    """Share, rate and time left of a run that reads `total_bytes` of input."""
+    """Shows share, rate and remaining time of a run that reads `total_bytes` of input."""
 
     def __init__(self, *, total_bytes: int, num_shards: int, num_done: int) -> None:
         self._total_bytes, self._num_shards = max(1, total_bytes), num_shards
@@ -29,7 +29,6 @@ class PrepareProgress:
 
     @property
     def interval_s(self) -> float:
-        """Seconds until the next display."""
         return 0.2 if self._bar else 1.0
 
     def __enter__(self) -> "PrepareProgress":
@@ -42,7 +41,7 @@ class PrepareProgress:
             self._bar.stop()
 
     def show(self, input_bytes: int, tokens: int, num_shards: int) -> None:
-        """Shows the progress: bytes of input and tokens of this run, and the number of finished files in all."""
+        """Shows the progress: input bytes and tokens of this run, and the total number of finished files."""
         now_s = time.monotonic()
         text = self._text(min(1.0, input_bytes / self._total_bytes), tokens, num_shards, now_s - self._began_s)
         if self._bar:

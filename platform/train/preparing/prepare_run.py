@@ -1,4 +1,4 @@
-"""A run of `platform.prepare`: plan, workers, index. A killed run resumes from the finished shards."""
+"""A run of `platform.prepare`: plan, workers, index. A killed run resumes from its finished shards."""
 
 import dataclasses
 import hashlib
@@ -38,40 +38,38 @@ from trainers.data.index import (
 from trainers.spec.codec import to_json
 
 DEFAULT_KEY = "text"
-"""Key or column that holds text unless the user names another."""
+"""Default key or column that holds the text."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class PrepareRequest:
-    """The command's options."""
-
     inputs: tuple[InputPath, ...]
     out: Path
     """Absolute path of the output folder."""
     tokenizer: str | None
-    """Name of the tokenizer; None for bytes of text, and for inputs that hold token ids."""
+    """Name of the tokenizer; None for bytes of text, and for inputs with token ids."""
     with_end: bool
     """Whether the tokenizer's end-of-sequence token ends every document."""
     text_key: str
     separator: bytes | None
-    """Bytes between the documents of a text file; None where each file is one document."""
+    """Bytes between the documents of a text file; None if each file is one document."""
     shard_bytes: int
     num_workers: int
     raw: RawType | None = None
-    """The type of raw token files; None where there are none."""
+    """The type of raw token files; None if there are none."""
     skip_bad: int = 0
-    """Number of documents that cannot be read which are passed over."""
+    """Number of unreadable documents that may be skipped."""
     chat: ChatSettings | None = None
-    """Settings by which chats become documents; None where lines hold text."""
+    """Settings that convert chats to documents; None if lines hold text."""
     chat_template: Path | None = None
-    """File of the template of chats; None for the tokenizer's own."""
+    """File with the template of chats; None for the tokenizer's own."""
 
 
 def prepare(request: PrepareRequest) -> TokenIndex:
     """Creates the token folder of `request` and returns its index.
 
     Raises:
-        InputError: a mistake in the request or its inputs, or a folder that something else is in.
+        InputError: the request or its inputs have a mistake, or the folder holds something else.
         ClusterError: a worker process was killed.
     """
     selection = inputs.find(request.inputs, request.out, request.text_key, request.raw)
@@ -127,7 +125,7 @@ def prepare(request: PrepareRequest) -> TokenIndex:
 
 
 def _without_effect(request: PrepareRequest, files: Sequence[InputFile]) -> Iterator[str]:
-    """Yields a sentence on each option that no input reads."""
+    """Yields a sentence on each option that no input uses."""
     kinds = {file.kind for file in files}
     if request.text_key != DEFAULT_KEY and not kinds & {"json lines", "parquet text", "arrow text", "csv text"}:
         yield f"--text-key {request.text_key} has no effect: no input has keys or columns of text"
@@ -138,7 +136,7 @@ def _without_effect(request: PrepareRequest, files: Sequence[InputFile]) -> Iter
 
 
 def _tokenizer(request: PrepareRequest, files: Sequence[InputFile]) -> tuple[Tokenizer | None, str]:
-    """Returns the tokenizer, None for inputs with token ids, and the type of the token ids."""
+    """Returns the tokenizer (None for inputs with token ids) and the type of the token ids."""
     ids = [file for file in files if file.kind in inputs.IDS]
     if not ids:
         tokenizer = load(request.tokenizer or BYTES, with_end=request.with_end)
@@ -156,7 +154,7 @@ def _tokenizer(request: PrepareRequest, files: Sequence[InputFile]) -> tuple[Tok
 
 
 def _of_chats(request: PrepareRequest, files: Sequence[InputFile], tokenizer: Tokenizer) -> Tokenizer:
-    """Returns the tokenizer with a template that chats can be read by, and says how an assistant's turns end."""
+    """Returns the tokenizer with a chat template, and prints how an assistant's turns end."""
     if others := [file for file in files if file.kind != "json lines"]:
         raise InputError(f"--chat reads JSON lines, {others[0].path} is {others[0].kind}: prepare them apart")
     tokenizer = with_template(tokenizer, request.chat_template)
@@ -190,7 +188,7 @@ def _plan(request: PrepareRequest, files: Sequence[InputFile], tokenizer: Tokeni
 
 
 def _make(shards: Sequence[Shard], settings: ShardSettings, num_workers: int) -> dict[str, str]:
-    """Writes the files that are missing; returns their hashes by their names."""
+    """Writes the missing files; returns their hashes by name."""
     missing = [shard for shard in shards if not (settings.out / shard.name).is_file()]
     hashes: dict[str, str] = {}
     if not missing:
@@ -206,7 +204,7 @@ def _make(shards: Sequence[Shard], settings: ShardSettings, num_workers: int) ->
     total_bytes = sum(shard.size_bytes for shard in missing)
     pool = ProcessPoolExecutor(min(num_workers, len(missing)), context, begin, (settings, shared))
     try:
-        # A worker ignores Ctrl-C from its first moment on: this process handles it.
+        # A worker must ignore Ctrl-C from its start, because this process handles it.
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             names = {pool.submit(make, shard): shard.name for shard in missing}
@@ -221,7 +219,7 @@ def _make(shards: Sequence[Shard], settings: ShardSettings, num_workers: int) ->
                 _raise_first(finished)
                 hashes |= {names[future]: future.result() for future in finished}
                 if pending and not multiprocessing.active_children():
-                    raise MemoryError  # the pool's own thread had no memory left to report it
+                    raise MemoryError  # the pool's own thread had no memory to report the loss
                 progress.show(shared.input_bytes.value, shared.tokens.value, len(shards) - len(pending))
     except (BrokenProcessPool, MemoryError) as error:
         event = "ran out of memory" if isinstance(error, MemoryError) else "was killed, perhaps because memory ran out"
@@ -235,14 +233,13 @@ def _make(shards: Sequence[Shard], settings: ShardSettings, num_workers: int) ->
 
 
 def _raise_first(finished: set[Future[str]]) -> None:
-    """Raises the error of the first failed shard, in the order of the input."""
     failures = [error for future in finished if (error := future.exception()) is not None]
     if failures:
         raise failures[0]
 
 
 def _index(folder: Path, shards: Sequence[Shard], tokenizer: Tokenizer | None, hashes: Mapping[str, str]) -> TokenIndex:
-    """Returns the index of the files. Those of a former run, whose hashes are not known, are read once more."""
+    """Returns the index of the files. Files of an earlier run are read again, because their hashes are unknown."""
     files: list[IndexedFile] = []
     for shard in shards:
         path = folder / shard.name

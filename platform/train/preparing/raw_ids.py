@@ -1,6 +1,4 @@
-"""Files of token ids end to end and nothing else, as nanoGPT, llm.c and others write them: their integers' type is
-stated by the user.
-"""
+"""Reads files of plain token ids, as nanoGPT, llm.c and others write them. The user states the type of the integers."""
 
 import dataclasses
 import os
@@ -16,10 +14,10 @@ from trainers.data.footer import Tokens
 
 _TYPES = ("uint8", "uint16", "int16", "uint32", "int32", "uint64", "int64")
 _LLM_C_MAGIC = 20240520
-"""The first of the 256 int32 of a header that llm.c writes."""
+"""First of the 256 int32 in the header that llm.c writes."""
 _HEADER_BYTES = 1024
 ROW_TOKENS = 2**18
-"""Tokens of a row where documents are not known, and of those that are looked at at once."""
+"""Tokens in a row if documents are unknown, and tokens read at once."""
 _MAX_DOCUMENT_TOKENS = 2**25
 
 
@@ -32,10 +30,10 @@ class RawType:
 
     @classmethod
     def read(cls, text: str) -> "RawType":
-        """Returns the type of the option's text.
+        """Returns the type that `text` states.
 
         Raises:
-            InputError: it is none.
+            InputError: `text` states no such type.
         """
         name, sign, end = text.partition(":")
         if name not in _TYPES or (sign and not end.isdecimal()):
@@ -47,7 +45,6 @@ class RawType:
 
     @property
     def id_type(self) -> str:
-        """The type of the token files."""
         return self.dtype if self.dtype in ("uint8", "uint16") else "int32"
 
 
@@ -55,8 +52,8 @@ def check(path: Path, raw: RawType) -> None:
     """Checks that the file holds whole integers of the type.
 
     Raises:
-        InputError: it does not.
-        OSError: it cannot be read.
+        InputError: its size does not fit.
+        OSError: the file cannot be read.
     """
     size = path.stat().st_size - _begin(path)
     if size % np.dtype(raw.dtype).itemsize:
@@ -64,7 +61,7 @@ def check(path: Path, raw: RawType) -> None:
 
 
 def documents(path: Path, raw: RawType) -> Iterator[Tokens]:
-    """Yields the documents in blocks; where no id ends them, rows of `ROW_TOKENS`.
+    """Yields the documents in blocks; without an end id, rows of `ROW_TOKENS`.
 
     Raises:
         InputError: an id is negative or too large, or a document is too long.
@@ -98,7 +95,7 @@ def documents(path: Path, raw: RawType) -> Iterator[Tokens]:
 
 
 def _begin(path: Path) -> int:
-    """Returns the byte of the first id: behind the header of llm.c, where there is one."""
+    """Returns the position of the first id: after llm.c's header if there is one, else 0."""
     with path.open("rb") as file:
         head = np.fromfile(file, "<i4", 3)
         size = os.fstat(file.fileno()).st_size

@@ -1,4 +1,4 @@
-"""One output file: a worker process reads, encodes and writes it, and renames it into place when it is whole."""
+"""Writes one output file: a worker process reads, encodes and writes it, and renames it when it is complete."""
 
 import dataclasses
 import hashlib
@@ -40,15 +40,15 @@ class ShardSettings:
     out: Path
     id_type: str
     tokenizer: Tokenizer | None
-    """The tokenizer; None where the input holds token ids."""
+    """The tokenizer; None if the input holds token ids."""
     text_key: str
     separator: bytes | None
     raw: RawType | None
-    """The type of raw token files; None where there are none."""
+    """The type of raw token files; None if there are none."""
     skip_bad: int
-    """Number of documents that may be passed over, of all shards."""
+    """Number of documents that all shards together may skip."""
     chat: ChatSettings | None = None
-    """Settings by which chats become documents; None where lines hold text."""
+    """Settings that convert chats to documents; None if lines hold text."""
     last: str = ""
     """Name of the last shard."""
 
@@ -58,21 +58,21 @@ class Shared:
     """State shared between workers and driver."""
 
     input_bytes: "Synchronized[int]"
-    """Bytes of the input that are processed."""
+    """Bytes of input processed."""
     tokens: "Synchronized[int]"
     """Number of tokens written."""
     skipped: "Synchronized[int]"
-    """Number of documents that were passed over."""
+    """Number of documents skipped."""
     stop: Event
-    """Set when the run is over: a worker abandons its shard."""
+    """Set when the run has ended; a worker then abandons its shard."""
 
 
 class Stopped(Exception):
-    """Raised when the run ends before the shard is complete."""
+    """Raised if the run ends before the shard is complete."""
 
 
 class _Worker:
-    """The settings of a worker process, made once."""
+    """Settings of a worker process, set once by `begin`."""
 
     settings: ShardSettings
     shared: Shared
@@ -83,7 +83,7 @@ class _Worker:
 def begin(settings: ShardSettings, shared: Shared) -> None:
     """Prepares a worker process, which ends with its driver and ignores Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are the parallel processes
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the worker processes already run in parallel
     driver = multiprocessing.parent_process()
     assert driver is not None
     threading.Thread(target=_end_with, args=(driver.sentinel,), daemon=True).start()
@@ -95,11 +95,11 @@ def begin(settings: ShardSettings, shared: Shared) -> None:
 
 
 def make(shard: Shard) -> str:
-    """Writes the file of `shard`, and returns its SHA-256.
+    """Writes the file of `shard` and returns its SHA-256.
 
     Raises:
-        InputError: its input is at fault, or the file cannot be written.
-        Stopped: the run is over.
+        InputError: the input is at fault, or the file cannot be written.
+        Stopped: the run has ended.
     """
     settings, shared = _Worker.settings, _Worker.shared
     skipped = Skipped(_may_skip)
@@ -133,12 +133,12 @@ def make(shard: Shard) -> str:
                 writer.padding = packer.padding
         skipped.write(note_of(settings.out / shard.name))
         with path.open("rb") as written:
-            os.fsync(written.fileno())  # a renamed file is never written again: it has to outlive a power cut
+            os.fsync(written.fileno())  # a renamed file is never written again, so it must survive a power cut
     return file.sha256.hexdigest()
 
 
 def _may_skip() -> bool:
-    """Returns whether a further document may be passed over, and counts it."""
+    """Returns whether one more document may be skipped, and counts it."""
     shared = _Worker.shared
     with shared.skipped.get_lock():
         if shared.skipped.value >= _Worker.settings.skip_bad:
@@ -148,17 +148,17 @@ def _may_skip() -> bool:
 
 
 class HashedFile(io.FileIO):
-    """A file that hashes what is written to it, which is never read back or changed."""
+    """A file that hashes the data written to it; it is never read back or changed."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, "wb")
         self.sha256 = hashlib.sha256()
 
     def write(self, data: Any, /) -> int:
-        """Writes all of `data`, and returns its length.
+        """Writes all of `data` and returns its length.
 
         Raises:
-            OSError: there is no room.
+            OSError: the disk is full.
         """
         remaining = memoryview(data).cast("B")
         length = len(remaining)
@@ -169,7 +169,7 @@ class HashedFile(io.FileIO):
 
 
 class Writer:
-    """A Parquet file with the column `tokens`, one row for each document, and with one of marks beside it."""
+    """A Parquet file with the column `tokens`, one row for each document, and optionally a column of marks."""
 
     def __init__(self, file: HashedFile, id_type: str, *, with_marks: bool = False) -> None:
         self._id_type, self._with_marks = id_type, with_marks
@@ -183,7 +183,7 @@ class Writer:
         self._lengths: list[npt.NDArray[np.int64]] = []
         self._num_tokens = self._num_trained = 0
         self.padding = 0
-        """Tokens that fill up sequences."""
+        """Number of padding tokens."""
 
     def __enter__(self) -> "Writer":
         return self
@@ -197,7 +197,7 @@ class Writer:
         self._file.close()
 
     def add(self, tokens: Tokens) -> None:
-        """Appends documents. Of those without marks every token is one to train on."""
+        """Appends documents. Every token of documents without marks is trained on."""
         self._ids.append(tokens.ids)
         if self._with_marks:
             marks = np.ones(len(tokens.ids), np.bool_) if tokens.marks is None else tokens.marks
@@ -223,7 +223,7 @@ class Writer:
 
 
 def _as_arrow(values: npt.NDArray[Any]) -> pa.Array:
-    # `pa.array` would import pandas to look for its types.
+    # `pa.array` would import pandas to infer the type.
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)])
 
 

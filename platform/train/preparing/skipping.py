@@ -1,5 +1,6 @@
-"""Documents that cannot be read: the first ends the run, or up to a number of them are passed over and told. Those that
-are left out or cut by an option are told beside them.
+"""Documents that cannot be read: a limited number is skipped and reported; the next one ends the run.
+
+Documents that an option leaves out or cuts are reported too.
 """
 
 import collections
@@ -12,13 +13,13 @@ from platform.common.errors import InputError
 from trainers.records.plain_files import read_json
 
 PASSED_OVER, LEFT_OUT, CUT = "Passed over", "Left out", "Cut"
-"""Fates of documents: they cannot be read, or an option leaves them out or cuts them."""
+"""Treatments of documents: unreadable and skipped, left out by an option, cut by an option."""
 
 
 class BadDocument(InputError):
-    """A document that cannot be read, in a file that can.
+    """An unreadable document in a readable file.
 
-    `reason` is the same for all of its kind; the sentence names the place.
+    `reason` is the same for all documents of its kind; the sentence names the position.
     """
 
     def __init__(self, sentence: str, reason: str) -> None:
@@ -30,7 +31,7 @@ class BadDocument(InputError):
 
 
 class Skipped:
-    """The documents of one shard that were passed over: their number and the first of each reason."""
+    """The skipped, left-out and cut documents of one shard: the number and the first one of each reason."""
 
     def __init__(self, is_allowed: Callable[[], bool]) -> None:
         self._is_allowed = is_allowed
@@ -39,17 +40,17 @@ class Skipped:
         self._verbs: dict[str, str] = {}
 
     def tell(self, verb: str, reason: str, sentence: Callable[[], str]) -> None:
-        """Counts a document that an option treats so; `sentence` on the first of its reason names the place."""
+        """Counts a document that an option leaves out or cuts. `sentence` is called for the first one of its reason."""
         self.counts[reason] += 1
         self._verbs[reason] = verb
         if reason not in self.first:
             self.first[reason] = sentence()
 
     def add(self, bad: BadDocument) -> None:
-        """Passes over a document.
+        """Skips a document.
 
         Raises:
-            BadDocument: no further one may be.
+            BadDocument: no further document may be skipped.
         """
         if not self._is_allowed():
             raise bad
@@ -57,7 +58,7 @@ class Skipped:
         self.first.setdefault(bad.reason, bad.sentence)
 
     def write(self, path: Path) -> None:
-        """Keeps them in a file beside the shard, for a run that resumes."""
+        """Saves the counts in a file beside the shard, for a resumed run."""
         if self.counts:
             entries = {
                 reason: (self.counts[reason], self.first[reason], self._verbs.get(reason, PASSED_OVER))
@@ -67,14 +68,12 @@ class Skipped:
 
 
 def note_of(shard: Path) -> Path:
-    """Returns the file that tells what was passed over for a shard."""
+    """Returns the file of a shard that lists its skipped documents."""
     return shard.with_name(f".skipped-{shard.stem}.json")
 
 
 def summed(notes: Iterable[Path]) -> tuple[dict[str, int], list[str]]:
-    """Returns the counts by reason that the notes hold, of documents that are not there, and a sentence for every
-    reason.
-    """
+    """Returns the number of missing documents by reason from the notes, and a sentence for every reason."""
     counts: collections.Counter[str] = collections.Counter()
     first: dict[str, tuple[str, str]] = {}
     for note in notes:
@@ -87,6 +86,6 @@ def summed(notes: Iterable[Path]) -> tuple[dict[str, int], list[str]]:
 
 
 def num_passed_over(notes: Iterable[Path]) -> int:
-    """Returns how many documents that cannot be read the notes hold."""
+    """Returns the number of unreadable documents in the notes."""
     read = [read_json(note) for note in notes if note.is_file()]
     return sum(count for note in read for count, _, verb in note.values() if verb == PASSED_OVER)

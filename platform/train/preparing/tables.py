@@ -1,4 +1,4 @@
-"""Rows of CSV, Parquet and Arrow files, such as those of a folder that `datasets` saved."""
+"""Reads rows of CSV, Parquet and Arrow files, such as those of a folder that `datasets` saved."""
 
 import contextlib
 from collections.abc import Generator, Iterator
@@ -15,14 +15,14 @@ from trainers.data.footer import open_parquet
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _BLOCK_BYTES = 2**23
-"""Bytes of a CSV file that are parsed at once: no row is longer."""
+"""Bytes of a CSV file that are parsed at once, and so the largest possible row."""
 
 
 def csv_columns(path: InputPath, suffix: str, compression: str) -> list[str]:
     """Returns the names of the columns.
 
     Raises:
-        InputError: it is no CSV.
+        InputError: the file is not CSV.
     """
     with _csv(path, suffix, compression, None) as reader:
         return list(reader.schema.names)
@@ -71,7 +71,7 @@ def parquet(path: InputPath) -> Generator[pq.ParquetFile]:
     """Opens a Parquet file.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the file is not Parquet.
     """
     if isinstance(path, Path):
         with open_parquet(path) as file:
@@ -86,11 +86,10 @@ def parquet(path: InputPath) -> Generator[pq.ParquetFile]:
 
 @contextlib.contextmanager
 def arrow_batches(path: InputPath) -> Generator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
-    """Opens an Arrow file, in the form of a stream as `datasets` writes it or in that of a file: its schema and its
-    batches.
+    """Opens an Arrow file in stream format, as `datasets` writes it, or file format; yields its schema and batches.
 
     Raises:
-        InputError: it is none.
+        InputError: the file is not Arrow.
     """
     with path.open() if isinstance(path, RemotePath) else pa.memory_map(str(path)) as mapped:
         try:

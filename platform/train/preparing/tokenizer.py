@@ -1,4 +1,4 @@
-"""Text to token ids: one id a byte, or by a tokenizer from a folder on this machine."""
+"""Converts text to token ids: one id for each byte, or by a tokenizer from a local folder."""
 
 import dataclasses
 import hashlib
@@ -24,19 +24,19 @@ class Tokenizer:
     """A tokenizer in a form that can be sent to another process."""
 
     name: str
-    """BYTES, or the name of the tokenizer's folder."""
+    """`BYTES`, or the name of the tokenizer's folder."""
     vocab_size: int
     """Token ids lie in [0, vocab_size)."""
     end_of_document: int | None = None
     """Token id appended to each document; None for none."""
     definition: str = ""
-    """The tokenizer as JSON of the library tokenizers; "" for BYTES."""
+    """The tokenizer as JSON of the library tokenizers; "" for `BYTES`."""
     source: str = ""
-    """Path of its folder; "" for BYTES."""
+    """Path of the tokenizer's folder; "" for `BYTES`."""
     chat_template: str = ""
-    """The template of its chats; "" where the input holds none."""
+    """The chat template; "" if the input holds no chats."""
     pad_id: int = 0
-    """Token id that fills up sequences, which nothing attends to or predicts."""
+    """Token id that fills up sequences; it is neither attended to nor predicted."""
 
     @property
     def id_type(self) -> str:
@@ -45,11 +45,10 @@ class Tokenizer:
 
     @property
     def digest(self) -> str:
-        """A hash of the definition."""
         return hashlib.sha256(self.definition.encode()).hexdigest()
 
     def save(self, folder: Path) -> None:
-        """Writes the tokenizer's files for AutoTokenizer; none for BYTES."""
+        """Writes the tokenizer's files for AutoTokenizer; none for `BYTES`."""
         if self.source:
             loaded = loaded_tokenizer(self.source)
             if self.chat_template:
@@ -57,7 +56,7 @@ class Tokenizer:
             loaded.save_pretrained(str(folder))
 
     def encoder(self) -> Encode:
-        """Returns the function that encodes texts, for use in the calling process."""
+        """Returns the function that encodes texts in the calling process."""
         if not self.definition:
             return lambda texts: [np.frombuffer(text.encode(), np.uint8) for text in texts]
         import tokenizers
@@ -75,12 +74,12 @@ class Tokenizer:
 
 
 def load(name: str, *, with_end: bool) -> Tokenizer:
-    """Returns the tokenizer that `--tokenizer` names: BYTES, or a folder that transformers' AutoTokenizer reads.
+    """Returns the tokenizer that `--tokenizer` names: `BYTES`, or a folder that transformers' AutoTokenizer reads.
 
-    `with_end` puts the tokenizer's end-of-sequence token after each document, where it has one.
+    `with_end` appends the tokenizer's end-of-sequence token, if it has one, to each document.
 
     Raises:
-        InputError: there is no such folder, or no tokenizer in it.
+        InputError: the folder does not exist or holds no usable tokenizer.
     """
     if name == BYTES:
         return Tokenizer(name=BYTES, vocab_size=256)
@@ -105,10 +104,10 @@ def load(name: str, *, with_end: bool) -> Tokenizer:
 
 
 def with_template(tokenizer: Tokenizer, template: Path | None) -> Tokenizer:
-    """Returns the tokenizer with the template of its chats, its own or that of a file.
+    """Returns the tokenizer with a chat template: its own, or that of a file.
 
     Raises:
-        InputError: there is none, or the file cannot be read.
+        InputError: there is no template, or the file cannot be read.
     """
     if not tokenizer.source:
         raise InputError(
@@ -133,8 +132,7 @@ def with_template(tokenizer: Tokenizer, template: Path | None) -> Tokenizer:
 
 
 def loaded_tokenizer(folder: str) -> Any:
-    """Returns the tokenizer of a folder, as transformers reads it."""
-    os.environ["HF_HUB_OFFLINE"] = "1"  # read at import: nothing is looked up on the network
+    os.environ["HF_HUB_OFFLINE"] = "1"  # read at import; prevents look-ups on the network
     import transformers
 
     return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)

@@ -1,1 +1,1 @@
-"""Replays recorded results as trials: the rows that a searcher would have run, and their cost."""
+"""Replays recorded results as trials: which rows a searcher would have run, and their cost."""

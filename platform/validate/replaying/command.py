@@ -31,7 +31,7 @@ from platform.validate.replaying.recorded import RecordedCell, cells
 from platform.validate.rows import read_rows
 
 LARGE = 20
-"""Number of configurations from which on a cell is evidence about a search."""
+"""Number of configurations from which the figures of a cell count as evidence on a search."""
 
 
 @with_fields_of(Figures)
@@ -39,9 +39,9 @@ class OverallForm(TypedDict):
     """Figures over all cells."""
 
     min_cell: int
-    """Least number of configurations of a cell that counts."""
+    """Smallest number of configurations of a cell that counts."""
     cells: int
-    """Cells that count."""
+    """Number of cells that count."""
 
 
 @with_fields_of(Figures)
@@ -49,11 +49,11 @@ class ReplayedCellForm(TypedDict):
     """Figures of one cell."""
 
     cell: list[str]
-    """Model, device, number of devices, length, global batch."""
+    """Model, device, number of devices, sequence length, global batch."""
     recipe: str
-    """Hash of the recipe; empty where the table does not name it."""
+    """Hash of the recipe; empty if the table has none."""
     configurations: int
-    """Its configurations."""
+    """Number of configurations."""
 
 
 class ReplayForm(TypedDict):
@@ -62,9 +62,9 @@ class ReplayForm(TypedDict):
     searcher: str
     """Name of the searcher."""
     budget: int | None
-    """Most trials of a search; null for no limit."""
+    """Largest number of trials of a search; null for no limit."""
     seeds: int
-    """Searches of each cell."""
+    """Number of searches of each cell."""
     overall: OverallForm
     """Figures over all cells."""
     cells: list[ReplayedCellForm]
@@ -72,7 +72,7 @@ class ReplayForm(TypedDict):
 
 
 def read_cells(paths: Sequence[Path]) -> tuple[list[RecordedCell], int]:
-    """Returns the cells of the tables, and how many rows could not be read as runs.
+    """Returns the cells of the tables, and the number of rows that could not be read as runs.
 
     Raises:
         InputError: a table cannot be read, or no cell has two configurations and a time.
@@ -96,7 +96,7 @@ def read_cells(paths: Sequence[Path]) -> tuple[list[RecordedCell], int]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ReplayOptions:
-    """The options of one call."""
+    """Options of one call."""
 
     tables: tuple[Path, ...] = argument(nargs="+", metavar="TABLE.csv", about="measured tables")
     searcher: str = option("guided", choices=NAMES, about="who searches (default: %(default)s)")
@@ -118,7 +118,7 @@ PARSER = CommandParser(ReplayOptions, prog="python -m platform.replay", descript
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command. Returns the exit code: 0, or 2 for a user's mistake."""
+    """Runs the command. Returns the exit code: 0, or 2 for invalid input."""
     return exit_code_of(lambda: _run(PARSER.read(arguments)))
 
 
@@ -213,7 +213,7 @@ def _show(
 
 
 def _label(cell: RecordedCell, compared: Sequence[RecordedCell]) -> str:
-    """Returns a label that identifies the cell, with its recipe's id where another recipe has a cell of that name."""
+    """Returns a label for the cell, with the recipe's id if another recipe has a cell of the same name."""
     return label_of((*cell.name, cell.recipe), alone=sum(other.name == cell.name for other in compared) == 1)
 
 

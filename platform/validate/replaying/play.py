@@ -1,4 +1,4 @@
-"""Runs a searcher against the cells of a table, and scores how soon it comes within 2 % of the best."""
+"""Runs a searcher on the cells of a table, and scores how soon it comes within 2 % of the best."""
 
 import dataclasses
 import statistics
@@ -10,7 +10,7 @@ from platform.searchers.sweep import Sweep
 from platform.validate.replaying.recorded import Recorded, RecordedCell
 
 NAMES = ("guided", "model", "random", "grid", "optuna", "largest-batch")
-"""Searchers and baselines, by their names in `--searcher`."""
+"""Searchers and baselines by their names in `--searcher`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,22 +25,18 @@ class Played:
 
     @property
     def num_trials(self) -> int:
-        """Number of trials taken; all of the budget where the search ended without finding it, so that giving up early
-        does not count as being quick.
-        """
+        """Number of trials; the whole budget if the search found nothing, so that stopping early does not look fast."""
         return len(self.trials) if self.is_found else self.budget
 
     @property
     def gpu_s(self) -> float:
-        """Device seconds of all its trials."""
+        """Device seconds of all trials."""
         return sum(trial.gpu_s for trial in self.trials)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Figures:
-    """Means over searches, under the names of `--json`. A search that found nothing counts with all trials of its
-    budget: see `found_share`.
-    """
+    """Means over searches, named as in `--json`. Searches without success count with the whole budget."""
 
     trials_to_2pct_median: float
     trials_to_2pct_mean: float
@@ -49,10 +45,10 @@ class Figures:
 
 
 def make(name: str, cell: RecordedCell, seed: int) -> Searcher[Recorded]:
-    """Returns the searcher for the cell. A baseline that is only an order is a sweep in that order.
+    """Returns the searcher for the cell. A baseline that is a fixed order becomes a sweep in this order.
 
     Raises:
-        ValueError: no such searcher.
+        ValueError: the searcher does not exist.
     """
     problem = cell.problem(seed)
     if name == "model":
@@ -69,7 +65,7 @@ def make(name: str, cell: RecordedCell, seed: int) -> Searcher[Recorded]:
 
 
 def play(cell: RecordedCell, searcher: Searcher[Recorded], budget: int) -> Played:
-    """Lets the searcher choose up to `budget` times, until it comes within 2 % of the best; returns the search."""
+    """Runs the searcher for up to `budget` trials, until one is within 2 % of the best; returns the search."""
     trials: list[Recorded] = []
     while len(trials) < budget and (choice := searcher.suggest()) is not None:
         trials.append(choice)

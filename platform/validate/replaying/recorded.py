@@ -1,4 +1,4 @@
-"""Recorded results of a cell as a searcher's candidates: each row is a candidate with one rung, and its own result."""
+"""Recorded results of a cell as a searcher's candidates: each row is a candidate with one rung and its result."""
 
 import dataclasses
 import math
@@ -16,7 +16,7 @@ from trainers.records.measurement import TIMED, Outcome
 from trainers.spec.batch import BatchPoint
 
 START_S = 20.0
-"""Seconds of each device that a trial takes beside its steps, and that an out-of-memory error takes in all."""
+"""Seconds per device that a trial takes in addition to its steps; the whole duration of an out-of-memory error."""
 STEPS = 10
 NEAR = 0.98
 """Least share of the best throughput that counts as found: within 2 %."""
@@ -24,7 +24,7 @@ NEAR = 0.98
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Recorded:
-    """One configuration of a table; it is a `Choice`, and the `Result` of choosing it."""
+    """One configuration of a table. It is both the searcher's `Choice` and the `Result` of choosing it."""
 
     key: str
     axes: Mapping[str, Any]
@@ -37,7 +37,7 @@ class Recorded:
     """Device seconds of the trial."""
     utilization_pct: float | None = None
     micro_step_s: float | None = None
-    """Both always None: no table has them."""
+    """`utilization_pct` and `micro_step_s` are always None, because no table has them."""
 
     @property
     def micro_batches(self) -> tuple[int, ...]:
@@ -47,12 +47,12 @@ class Recorded:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class RecordedCell:
-    """All configurations of one cell that compete: those of one recipe, where the table names recipes."""
+    """All competing configurations of one cell: those of one recipe if the table names recipes."""
 
     name: tuple[str, ...]
     """(model, gpu, gpus, seq_len, global_batch)."""
     recipe: str
-    """Id of the recipe, "" where the table has none."""
+    """Id of the recipe; "" if the table has none."""
     runs: tuple[PublishedRun, ...]
     choices: tuple[Recorded, ...]
 
@@ -62,13 +62,11 @@ class RecordedCell:
         return max(choice.tokens_per_s or 0.0 for choice in self.choices)
 
     def is_found(self, choice: Recorded) -> bool:
-        """Returns whether the choice comes within 2 % of the best."""
+        """Returns whether the choice is within 2 % of the best."""
         return (choice.tokens_per_s or 0.0) >= NEAR * self.best_tokens_per_s
 
     def problem(self, seed: int) -> Problem[Recorded]:
-        """Returns the problem that a searcher solves. The planned run has no end, so that every saving counts to the
-        last row.
-        """
+        """Returns the problem for a searcher. The planned run is infinite, so that every saving is worth a trial."""
         return Problem(
             candidates=self.choices,
             seed=seed,
@@ -78,14 +76,14 @@ class RecordedCell:
         )
 
     def by_prediction(self) -> list[Recorded]:
-        """Returns the choices in the cost model's order: expected throughput times the probability of running well."""
+        """Returns the choices in the cost model's order: expected throughput times probability of running well."""
         prediction = predict(from_rows([run.values for run in self.runs]))
         score = prediction.ok_probability / prediction.expected_s
         return [self.choices[place] for place in np.argsort(-score, kind="stable")]
 
 
 def cells(runs: Sequence[PublishedRun]) -> list[RecordedCell]:
-    """Returns the cells of merged runs with at least two configurations and one time, the largest first."""
+    """Returns the cells of merged runs with at least two configurations and one time, largest first."""
     large: list[RecordedCell] = []
     for (*name, recipe), places in cells_of(runs).items():
         members = tuple(runs[place] for place in places)
@@ -101,7 +99,7 @@ def _choice(key: str, run: PublishedRun) -> Recorded:
     stated = run.row.get("outcome") or "ok"
     outcome = Outcome.OOM if run.out_of_memory else Outcome(stated)
     if run.out_of_memory and run.row["status"] == "crash_or_oom":
-        outcome = Outcome.FAILED  # its cause is unknown
+        outcome = Outcome.FAILED  # unknown cause
     if outcome is Outcome.OK and run.step_time_s is None:
         outcome = Outcome.SLOW  # it ran, but the table has no speed
     step_s = run.step_time_s if outcome in TIMED else None

@@ -1,4 +1,4 @@
-"""Ranks of a probe without Ray that pose as several machines."""
+"""Ranks of a probe without Ray; each claims the machine that the arguments name."""
 
 import dataclasses
 import json
@@ -16,7 +16,7 @@ from trainers.measuring.probe_size import COPY_BYTES, WHOLE
 
 MESSAGE_BYTES = (2**10, 2**12, 2**14, 2**16, 2**18)
 CONNECTING_S = 0.5
-"""Seconds that each group's first collective takes longer in a short probe, as NCCL's does, which connects in it."""
+"""Additional seconds of each group's first collective in a short probe, as with NCCL, which connects then."""
 
 
 def connect_late(collective: Callable[..., Any]) -> Callable[..., Any]:
@@ -35,8 +35,8 @@ def connect_late(collective: Callable[..., Any]) -> Callable[..., Any]:
 def main() -> None:
     """Runs one rank of a probe; rank 0 prints the findings.
 
-    The command's arguments are the rank, the ranks' machines separated by commas, the rendezvous file, seconds, and
-    for a trial's short probe the precision of its products.
+    The command's arguments are the rank, the ranks' machines separated by commas, the rendezvous file, the seconds and,
+    for a trial's short probe, the precision of its products.
     """
     rank, nodes, meeting, seconds = int(sys.argv[1]), sys.argv[2].split(","), sys.argv[3], float(sys.argv[4])
     warnings.simplefilter("ignore")

@@ -1,4 +1,4 @@
-"""Made-up probes."""
+"""Invented probes."""
 
 import dataclasses
 
@@ -16,7 +16,7 @@ H200S = Cluster(
 
 
 def device(rank: int, *, tflops: float = 798.0, copy_gb_per_s: float = 4290.0) -> DeviceFigures:
-    """Returns a device of `H200S`, whose fp32 products are as the catalogue expects them."""
+    """Returns a device of `H200S` whose fp32 products run at the catalogue's rate."""
     products = (
         Product(precision="bf16", size=1024, tflops=tflops / 2),
         Product(precision="bf16", size=8192, tflops=tflops),
@@ -33,7 +33,7 @@ def device(rank: int, *, tflops: float = 798.0, copy_gb_per_s: float = 4290.0) -
 
 
 def collectives(scope: str, nodes: tuple[int, ...], ranks: int, bus_gb_per_s: float) -> list[Collective]:
-    """Returns each operation at two sizes, on links of this bandwidth and 50 us of latency."""
+    """Returns each operation at two sizes, on links of this bandwidth and 50 us latency."""
     all_collectives: list[Collective] = []
     for operation in OPERATIONS:
         for num_bytes in (2**16, 2**28):

@@ -1,4 +1,6 @@
-"""A backend for loop tests: plays trials without Ray, from a script, and writes what a real one's recorder would."""
+"""A backend for tests of the loop: plays scripted trials without Ray, and writes the lines that a real recorder
+would.
+"""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -21,7 +23,7 @@ from trainers.spec.recipe import Recipe
 
 RECIPE = Recipe(model=SMALL, seq_len=32, global_batch=16, compute_precision="fp32")
 OTHER = dataclasses.replace(RECIPE, global_batch=32)
-"""Another recipe: nothing measured with it competes with `RECIPE`."""
+"""Another recipe; its measurements do not compete with those of `RECIPE`."""
 CLUSTER = Cluster(device_kind="cpu", device="Made-up CPU", device_memory_gib=4.0, devices_per_node=2)
 LAYOUTS: tuple[Layout, ...] = (
     layout(dp_shard=2),
@@ -32,7 +34,7 @@ MICRO_BATCHES = (1, 2, 4)
 
 
 def candidates(*recipes: Recipe, layouts: Sequence[Layout] = LAYOUTS) -> tuple[Candidate, ...]:
-    """Returns every layout with every recipe, `RECIPE` alone where none is named."""
+    """Returns every layout with every recipe (default: only `RECIPE`)."""
     return tuple(
         Candidate(recipe=recipe, layout=candidate_layout, micro_batches=MICRO_BATCHES)
         for recipe in (recipes or (RECIPE,))
@@ -41,23 +43,23 @@ def candidates(*recipes: Recipe, layouts: Sequence[Layout] = LAYOUTS) -> tuple[C
 
 
 CONFIRM = ConfirmationRules(repeats=0)
-"""Rules that run only the winner once more, where its time was derived."""
+"""Rules that run only the winner again, and only if its time was derived."""
 ALL_RUNGS = [(candidate_layout, (1, 2, 4)) for candidate_layout in LAYOUTS]
-"""Layouts that a search without trouble runs, with their rungs."""
+"""Layouts, with their rungs, that a search without problems runs."""
 Make = Callable[..., SearchLoop]
-"""Makes the loop of a session, on what the journal holds at that moment."""
+"""Creates the loop of a session from the journal's present content."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Died:
-    """Stands for a measurement: the trial's process is gone in the middle of the rung, without a message."""
+    """Replaces a measurement: the trial's process died in the middle of the rung, without a message."""
 
     reason: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class TimeOut:
-    """Stands for a measurement: the workers saw that time was over, before the rung began."""
+    """Replaces a measurement: the workers saw that time was over before the rung began."""
 
 
 Play = Callable[[Job, BatchPoint], Measurement | Died | TimeOut]
@@ -88,7 +90,7 @@ def result(job: Job, batch: BatchPoint, tokens_per_s: float | None = 1000.0, **f
 
 
 def fast(job: Job, batch: BatchPoint) -> Measurement:
-    """Returns a rung that runs; larger micro-batches are faster and later layouts slower."""
+    """Returns a rung that runs; larger micro-batches are faster, and later layouts slower."""
     place = LAYOUTS.index(job.layout) if job.layout in LAYOUTS else 0
     return result(job, batch, 1000.0 * batch.micro_batch - 100.0 * place)
 
@@ -99,8 +101,8 @@ def out_of_memory(job: Job, batch: BatchPoint) -> Measurement:
 
 
 class Backend:
-    """Plays jobs by `play`, and records them. A trial takes `start_s`, `rung_s` for every rung it begins, `gate_s` for
-    a numerics gate, and a winner's last run the seconds of its windows.
+    """Plays jobs with `play`, and records them. A trial takes `start_s`, plus `rung_s` per rung, `gate_s` per numerics
+    gate, and the seconds of its windows for a winner's last run.
     """
 
     def __init__(self, study: Study, clock: Clock, play: Play = fast, *, start_s: float = 5.0, rung_s: float = 1.0):
@@ -111,11 +113,11 @@ class Backend:
         self.rung_s = rung_s
         self.gate_s = 0.0
         self.losses: Callable[[Job], tuple[float, ...] | None] = lambda job: (2.0, 1.0)
-        """Losses of a layout's numerics gate; None where it does not fit."""
+        """Losses of a layout's numerics gate; None if it does not fit."""
         self.probe: Probe | None = None
-        """What a trial finds that measures devices and links."""
+        """The findings of a trial that measures devices and links."""
         self.profiles = True
-        """Whether profiling yields a profile."""
+        """Whether profiling produces a profile."""
         self.jobs: list[Job] = []
 
     def begin(self, job: Job) -> tuple[TrialState, str]:
@@ -172,7 +174,7 @@ class Backend:
         return "done", ""
 
     def step(self, loop: SearchLoop) -> Job | None:
-        """Runs one trial of the loop from its start to its end; returns None where the loop has none."""
+        """Runs one trial of the loop; returns None if the loop has none."""
         job = loop.next_job()
         if job is not None:
             state, reason = self.begin(job)

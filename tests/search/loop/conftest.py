@@ -48,7 +48,7 @@ def backend(study: Study, clock: Clock) -> Backend:
 
 @pytest.fixture
 def make(study: Study, clock: Clock) -> Make:
-    """Makes the loop of a session, on what the journal holds at that moment."""
+    """Creates the loop of a session from the journal's present content."""
 
     def created(
         within: Sequence[Candidate] = candidates(),
@@ -95,6 +95,6 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> "Played":
 
 @pytest.fixture
 def pair(tmp_path: Path) -> str:
-    """Returns a space file of two layouts of one rung, for a global batch that one and two devices share evenly."""
+    """Returns a space file with two layouts of one rung, and a global batch that one and two devices share evenly."""
     axes = {"checkpointing": ("none", "full"), "engine": ("ddp",)}
     return str(write_space(tmp_path / "pair.py", axes=axes, micro_batches=(1,)))

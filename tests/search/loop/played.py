@@ -1,4 +1,4 @@
-"""The command `platform.search` without Ray: its options, studies, journals and reports are real, its trials played."""
+"""The command `platform.search` without Ray: options, studies, journals and reports are real, trials are played."""
 
 import contextlib
 from collections.abc import Callable, Generator, Sequence
@@ -24,7 +24,7 @@ SPEEDS = {1: 1000.0, 2: 1600.0}
 
 
 class Played:
-    """Sessions whose trials are played; `cut` ends one after a trial on so many devices, as Ctrl-C does."""
+    """Sessions with played trials; `cut` ends a session after a trial on that many devices, like Ctrl-C."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -58,7 +58,7 @@ class Played:
         return result(job, batch, slower * SPEEDS[job.layout.world_size])
 
     def search(self, *argv: str, as_object: bool = True) -> int:
-        """Runs the command; returns its exit code. It prints its result as one JSON object, or else as a table."""
+        """Runs the command; returns its exit code. The result is one JSON object or a table."""
         self.jobs.clear()
         return main([*argv, "--studies", str(self.studies), *(["--json"] if as_object else [])])
 
@@ -77,13 +77,13 @@ class Played:
 
 
 def disturbed(job: Job, batch: BatchPoint) -> Measurement:
-    """Returns a measurement in which, in each run in a fresh process, another one of two layouts is slowed down."""
+    """Returns a measurement in which, in each new process, another one of two layouts is slowed down."""
     is_slowed = job.repeat and (job.repeat + (job.layout.checkpointing == "none")) % 2 == 0
     return result(job, batch, 400.0 if is_slowed else 1000.0, step_time_derived=not job.repeat)
 
 
 def play_sessions(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
-    """Makes the command play its trials, in studies in `folder`, until the test's end."""
+    """Makes the command play its trials until the end of the test, with studies in `folder`."""
 
     @contextlib.contextmanager
     def this_cluster(*_: object, **__: object) -> Generator[ClusterHandle]:
@@ -94,7 +94,7 @@ def play_sessions(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
         yield "none"
 
     class NoMirror:
-        """Stands in for the mirror: MLflow makes a database in seconds, which `tests/mirror` tests."""
+        """Replaces the MLflow mirror, whose database takes seconds to create; `tests/mirror` tests the mirror."""
 
         look = ""
 

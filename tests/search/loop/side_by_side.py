@@ -1,4 +1,4 @@
-"""Plays several trials at a time, on a clock that moves to the next end."""
+"""Plays several trials at a time; the clock moves to the next end of a trial."""
 
 import dataclasses
 import heapq
@@ -13,7 +13,7 @@ from trainers.records.journal import TrialState
 
 @dataclasses.dataclass
 class Playing:
-    """The trials in flight of a loop, by the time of their end. A trial's lines are written when it ends."""
+    """The trials in flight of a loop, by end time. A trial's lines are written at its end."""
 
     backend: Backend
     clock: Clock
@@ -21,17 +21,17 @@ class Playing:
     ends: list[tuple[float, int, Job]] = dataclasses.field(default_factory=list[tuple[float, int, Job]])
     begun: list[Job] = dataclasses.field(default_factory=list[Job])
     most: int = 0
-    """The most trials that ran at a time."""
+    """Largest number of simultaneous trials."""
 
     def begin_all(self, loop: SearchLoop) -> None:
-        """Begins what the loop has to begin now."""
+        """Starts all trials that the loop has to start now."""
         while (job := loop.next_job()) is not None:
             self.begun.append(job)
             heapq.heappush(self.ends, (self.clock.now_s + self.seconds(job), len(self.begun), job))
         self.most = max(self.most, len(self.ends))
 
     def end_one(self, loop: SearchLoop, **lost: object) -> tuple[Job, TrialState]:
-        """Moves the clock to the next end of a trial, and ends it."""
+        """Moves the clock to the next end of a trial, and ends the trial."""
         end_s, _, job = heapq.heappop(self.ends)
         now_s = self.clock.now_s
         state, reason = self.backend.begin(job)
@@ -49,5 +49,5 @@ class Playing:
 
 
 def of_random_length(chance: random.Random) -> Callable[[Job], float]:
-    """Returns lengths of trials that end in any order."""
+    """Returns durations with which trials end in random order."""
     return lambda job: chance.uniform(5.0, 40.0)

@@ -1,4 +1,4 @@
-"""The command refusing its arguments: what each test of bad input checks."""
+"""Runs the command with invalid arguments and checks its refusal, for all tests of bad input."""
 
 import os
 from collections.abc import Callable

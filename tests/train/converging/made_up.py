@@ -1,4 +1,4 @@
-"""A comparison of made-up trainings, in folders and in MLflow. Nothing here was trained."""
+"""A comparison of invented trainings, in folders and in MLflow. Nothing here was trained."""
 
 import dataclasses
 from pathlib import Path
@@ -14,9 +14,9 @@ from trainers.records.training_lines import write
 
 COMPARISON_ID = "0123456789ab"
 STRATEGIES = {"plain": 1.0, "grad_accum=256": 1.4}
-"""Factor on the tokens that the first strategy takes, by strategy."""
+"""Factor on the tokens that the first strategy needs, by strategy."""
 STEPS = 400
-"""A number of steps above the 320 points of a series that MLflow draws."""
+"""A number of steps above the 320 points per series that MLflow draws."""
 
 
 def trainings(folder: Path) -> dict[str, dict[int, Curves]]:
@@ -34,7 +34,7 @@ def trainings(folder: Path) -> dict[str, dict[int, Curves]]:
 
 
 def compared(folder: Path) -> tuple[ComparisonFacts, StrategyVerdict]:
-    """Returns the comparison, and its verdict, of trainings made in `folder`."""
+    """Returns the comparison of trainings created in `folder`, and its verdict."""
     verdict = compare(trainings(folder), STEPS * STEP)
     comparison = ComparisonFacts(
         id=COMPARISON_ID,
@@ -48,7 +48,7 @@ def compared(folder: Path) -> tuple[ComparisonFacts, StrategyVerdict]:
 
 
 def mirrored(folder: Path, uri: str) -> tuple[ComparisonFacts, StrategyVerdict]:
-    """Returns the same as `compared`, after it has written each training's run to MLflow."""
+    """Writes each training's run to MLflow, and returns the results of `compared`."""
     comparison, verdict = compared(folder)
     for name, marks_by_seed in verdict.marks.items():
         for seed in marks_by_seed:

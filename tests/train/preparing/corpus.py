@@ -1,4 +1,4 @@
-"""Inputs of `platform.prepare` for tests, and the content of folders that it wrote."""
+"""Inputs of `platform.prepare` for tests, and the content of the folders that it wrote."""
 
 import struct
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ CODES = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "float64": 6
 
 
 def texts(count: int, seed: int = 0) -> list[str]:
-    """Returns documents of some bytes to some kilobytes, some with letters of several bytes, none empty."""
+    """Returns non-empty documents of some bytes to some kilobytes, some with multi-byte letters."""
     generator = np.random.default_rng(seed)
     words = np.array(["alpha", "beta", "gämma", "δelta", "\U0001d4d4psilon", "zeta\n", "eta"])
     return [" ".join(words[generator.integers(0, 7, size)]) for size in generator.integers(1, 700, count)]
@@ -20,10 +20,10 @@ def texts(count: int, seed: int = 0) -> list[str]:
 def write_megatron(
     path: Path, documents: Sequence[Sequence[Sequence[int]]], kind: str = "uint16", *, reverse: bool = False
 ) -> Path:
-    """Writes `documents`, each of some sequences, as the pair of files that Megatron-LM writes; returns `path`, the
-    .bin.
+    """Writes `documents`, lists of sequences, as the pair of files that Megatron-LM writes; returns `path`, the .bin
+    file.
 
-    With `reverse` the sequences lie in the .bin from the last to the first.
+    With `reverse` the sequences are stored in the .bin file from the last to the first.
     """
     sequences = [sequence for document in documents for sequence in document]
     size = np.dtype(kind).itemsize
@@ -50,10 +50,10 @@ def documents_of(folder: Path) -> list[list[int]]:
 
 
 def as_bytes(documents: Sequence[str]) -> list[list[int]]:
-    """Returns the documents as token ids, one token for each byte."""
+    """Returns the documents as token ids, one token per byte."""
     return [list(text.encode()) for text in documents]
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Returns the bytes of every file of a folder, hidden ones too, by name."""
+    """Returns the bytes of every file of a folder, including hidden ones, by name."""
     return {path.name: path.read_bytes() for path in folder.iterdir()}

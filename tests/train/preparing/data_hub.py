@@ -1,5 +1,5 @@
-"""A little hub of data sets on loopback, which answers `HfFileSystem` as the Hugging Face hub does: facts of a
-repository, its tree, facts of paths and ranges of files.
+"""A small data set hub on loopback that answers `HfFileSystem` like the Hugging Face hub: facts of a repository, its
+tree, facts of paths, and ranges of files.
 """
 
 import contextlib
