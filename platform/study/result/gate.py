@@ -246,7 +246,9 @@ def sketch_errors(
     lengths = np.linalg.norm(others, axis=1)
     allowed = np.maximum(np.maximum(lengths, FLOOR * np.linalg.norm(others)), 1e-30)
     differences = np.linalg.norm(ours - others, axis=1) / allowed
-    longer = np.abs(np.linalg.norm(ours, axis=1) - lengths) / allowed
+    # Of a single number the length is the number, whose difference the other comparison allows more.
+    are_many = np.count_nonzero(ours, axis=1) + np.count_nonzero(others, axis=1) > 2
+    longer = np.where(are_many, np.abs(np.linalg.norm(ours, axis=1) - lengths) / allowed, 0.0)
     apart, length = (np.where(np.isfinite(errors), errors, np.inf).tolist() for errors in (differences, longer))
     return dict(zip(tensors, apart, strict=True)), dict(zip(tensors, length, strict=True))
 

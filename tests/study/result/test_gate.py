@@ -111,6 +111,18 @@ def test_tensors_must_stay_within_tolerances(recipe: Recipe, fields: dict[str, A
     assert "tensor by tensor" not in verdict.sentence and verdict.passed == (not failed)
 
 
+def test_the_length_of_one_number_is_compared_as_the_number_is() -> None:
+    def sketches(number: float) -> dict[str, Any]:
+        sums = np.zeros((4, 8), "<f4")
+        sums[:3], sums[3, 5] = 1.0, number
+        return tensors(GateSketch(of=APART, values=base64.b64encode(sums.tobytes()).decode()))
+
+    plain = curves(PLAIN, recipe=FP32, is_reference=True, **sketches(1.0))
+    assert compare(plain, curves(recipe=FP32, **sketches(1.0005))).passed
+    failed = [check.of for check in compare(plain, curves(recipe=FP32, **sketches(1.002))).checks if not check.passed]
+    assert failed == [APART]
+
+
 def test_powersgd_is_compared_before_its_factors_are_sent() -> None:
     recipe = dataclasses.replace(FP32, compression="powersgd_4")
     first, second = sketch_of(1, 2, 3, 4), sketch_of(1, 2, 3, 9, of="gradients of step 2")
