@@ -71,11 +71,14 @@ class Architecture:
     """Norms of `hidden_size` in a block."""
     norm_start: float = 1.0
     """First value of a norm's weight: 0 where the norm multiplies by one plus its weight."""
+    learned_numbers: Mapping[str, float] = dataclasses.field(default_factory=dict[str, float])
+    """Parameters of one number in a block, outside of its layers and norms: their first values, by path in the block.
+    """
 
     config_keys: Mapping[str, tuple[str, ...]]
     """The keys of `config.json` for each field of `ModelSpec`, the preferred first. A field without a key cannot be
     chosen: `ffn_size` is then 4 x hidden_size, and `num_kv_heads` the number of heads."""
-    counted_with: Mapping[str, bool] = dataclasses.field(default_factory=dict[str, bool])
+    counted_with: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
     """Keys of `config.json` that add or remove parameters, with the value that the parameter count assumes."""
     quantized_files: tuple[str, ...] = ()
     """Values of `quant_method` in the `quantization_config` of published files that state how weights are stored and
@@ -155,6 +158,12 @@ class Architecture:
                 sizes[path] = (inner, hidden) if cut == "colwise" else (hidden, spec.ffn_size)
         return sizes
 
+    def vector_start(self, name: str) -> float:
+        """Returns the first value of the vector called `name` in the model, a norm's weight or a learned number."""
+        return next(
+            (value for path, value in self.learned_numbers.items() if name.endswith(f".{path}")), self.norm_start
+        )
+
     @property
     def attention_path(self) -> str:
         """Returns the path of attention in a block."""
@@ -181,7 +190,8 @@ class Architecture:
         query_key_norms += width + kv if spec.head_norms else 0
         norms = (self.block_norms - spec.parallel_residual) * self.norm_vectors * h
         sinks = spec.num_heads if self.attention_sinks else 0
-        return self.matrices_per_layer(spec) + biases + query_key_norms + norms + sinks
+        vectors = biases + query_key_norms + norms + sinks + len(self.learned_numbers)
+        return self.matrices_per_layer(spec) + vectors
 
     def embedding_parameters(self, spec: ModelSizes) -> int:
         """Returns the exact number of parameters outside blocks: embeddings, positions, head, first and last norm."""
