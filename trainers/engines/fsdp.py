@@ -86,7 +86,12 @@ class FsdpEngine(TorchEngine):
 
     def _micro_step(self, tokens: torch.Tensor, *, last: bool) -> torch.Tensor:
         self._free_after_backward(self.module, last)
+        self._tell_axes(last)
         return super()._micro_step(tokens, last=last)
+
+    def _tell_axes(self, last: bool) -> None:
+        for axis in self._axes.values():
+            axis.before_pass(self._units, self.layout, last=last)
 
     def _free_after_backward(self, module: Any, last: bool) -> None:
         # Weights change with the step: until then nothing need be gathered anew that is whole between the two passes.
@@ -115,6 +120,7 @@ class FsdpEngine(TorchEngine):
             shard.data = _local(parameter)  # FSDP2 may lay a shard out anew before the first pass
             shard.grad = None if parameter.grad is None else parameter.grad.to_local()
         norm = super()._optimizer_step()
+        self._tell_axes(False)  # what is read back between steps is what holds from one micro-step to the next
         float8.prepare_step(self.module, self.recipe)
         return norm
 
@@ -151,8 +157,13 @@ class FsdpEngine(TorchEngine):
             num_replicas=replicas,
         )
 
+    @property
+    def _units(self) -> list[Any]:
+        """The blocks of all models."""
+        return [unit for model in self._models for unit in model.units]
+
     def in_effect(self) -> Mapping[str, Any]:
-        units: list[Any] = [unit for model in self._models for unit in model.units]
+        units = self._units
         groups = [unit._get_fsdp_state()._fsdp_param_group for unit in units]
         frees = {group.post_forward_mesh_info is not None for group in groups}
         everything = [group for model in self._models for group in _groups(model)]

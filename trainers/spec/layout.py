@@ -112,6 +112,11 @@ class Layout(LayoutAxes):
         labels = super().axis_labels(*columns)
         return {name: words for name, words in labels.items() if name not in self.unknown}
 
+    @property
+    def memory_order(self) -> tuple[int, ...]:
+        """Smaller where full checkpointing and sharding leave less in memory."""
+        return int(self.checkpointing != "full"), -self.zero_stage
+
     def _is_shown(self, axis: str) -> bool:
         """Returns whether the value of `axis` tells layouts apart: `grad_sync` only where the engine has both and there
         is more than one rank.

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from trainers.spec.axis import axes_of, axis, defaults_of
 from trainers.spec.degree import Cut, Degree, degree
@@ -21,6 +21,7 @@ Loss = Literal["plain", "chunked", "quack"]
 Compile = Literal["none", "block", "model"]
 Schedule = Literal["1f1b", "interleaved"]
 CudaGraphs = Literal["off", "on"]
+AfterBackward = Literal["free", "keep"]
 CpExchange = Literal["gather", "all_to_all"]
 
 
@@ -209,6 +210,17 @@ class LayoutAxes:
         least=0,
         about="Ranks that hold a block's parameters between its two passes; 0 for all of `dp_shard`.",
     )
+    after_backward: AfterBackward = axis(
+        "free",
+        later=True,
+        label="{} after backward",
+        column="options",
+        note="{} after backward",
+        read_back="if set",
+        of_some_engines=True,
+        lighter=("keep", "free"),
+        about="Whether stage 3 frees blocks after a backward pass or keeps them for the next micro-step's forward.",
+    )
     attention: Attention = axis(
         "eager",
         label="{}",
@@ -355,11 +367,6 @@ class LayoutAxes:
         """Whether the optimizer's states are in host memory, where the host's cores step them."""
         return self.offload != "none"
 
-    @property
-    def memory_order(self) -> tuple[int, ...]:
-        """Smaller where full checkpointing and sharding leave less in memory."""
-        return int(self.checkpointing != "full"), -self.zero_stage
-
     def axis_labels(self, *columns: str) -> dict[str, str]:
         """Returns the words of each axis shown in these columns of reports, or in any: not engine, stage and dp."""
         words_by_axis: dict[str, str] = {}
@@ -389,10 +396,3 @@ PLACED = tuple(sorted(DEGREES, key=lambda name: -DEGREES[name].place))
 """All degrees, outermost first: ranks of one tensor-parallel group are neighbours, on one node."""
 AXES = tuple(name for name in PLACED if DEGREES[name].multiplies)
 """The mesh's axes, which number ranks; the others group ranks that these number."""
-
-
-def num_ranks(values: Mapping[str, Any], degrees: Iterable[str]) -> int:
-    """Returns the number of ranks of these degrees together, each 1 where `values` does not name it; those that group
-    ranks of others count none.
-    """
-    return math.prod([max(1, values[name]) for name in degrees if name in values and name in AXES])
