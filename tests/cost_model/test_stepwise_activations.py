@@ -37,11 +37,9 @@ class _Accesses(TorchDispatchMode):
 
 
 def _copies(leaf: object) -> float:
-    return leaf.numel() * leaf.element_size() / 2 / VALUES if _is_wide(leaf) else 0.0
-
-
-def _is_wide(leaf: object) -> bool:
-    return isinstance(leaf, torch.Tensor) and leaf.numel() >= VALUES
+    if not isinstance(leaf, torch.Tensor) or leaf.numel() < VALUES:
+        return 0.0
+    return leaf.numel() * leaf.element_size() / 2 / VALUES
 
 
 def _counted(activation: Callable[[torch.Tensor], torch.Tensor]) -> tuple[float, float, float]:
