@@ -241,15 +241,20 @@ def _tensor_checks(reference: GateCurves, curves: GateCurves) -> Iterable[Check]
 def sketch_errors(
     values: str, reference: str, tensors: tuple[str, ...]
 ) -> tuple[Mapping[str, float], Mapping[str, float]]:
-    """Returns the relative difference of each parameter's sketch from the reference's, and that of its length."""
+    """Returns the relative difference of each parameter's sketch from the reference's, and that of its length.
+
+    Parameters of one number are compared together, as one vector: each by itself is a sum over all tokens, of which
+    rounding may leave much or little by chance. They have no lengths.
+    """
     ours, others = (_sums(text, len(tensors)) for text in (values, reference))
-    lengths = np.linalg.norm(others, axis=1)
+    are_numbers = np.count_nonzero(ours, axis=1) + np.count_nonzero(others, axis=1) <= 2
+    lengths, differences = np.linalg.norm(others, axis=1), np.linalg.norm(ours - others, axis=1)
+    longer = np.where(are_numbers, 0.0, np.abs(np.linalg.norm(ours, axis=1) - lengths))
+    lengths = np.where(are_numbers, np.linalg.norm(others[are_numbers]), lengths)
+    differences = np.where(are_numbers, np.linalg.norm((ours - others)[are_numbers]), differences)
     allowed = np.maximum(np.maximum(lengths, FLOOR * np.linalg.norm(others)), 1e-30)
-    differences = np.linalg.norm(ours - others, axis=1) / allowed
-    # Of a single number the length is the number, whose difference the other comparison allows more.
-    are_many = np.count_nonzero(ours, axis=1) + np.count_nonzero(others, axis=1) > 2
-    longer = np.where(are_many, np.abs(np.linalg.norm(ours, axis=1) - lengths) / allowed, 0.0)
-    apart, length = (np.where(np.isfinite(errors), errors, np.inf).tolist() for errors in (differences, longer))
+    errors = (differences / allowed, longer / allowed)
+    apart, length = (np.where(np.isfinite(error), error, np.inf).tolist() for error in errors)
     return dict(zip(tensors, apart, strict=True)), dict(zip(tensors, length, strict=True))
 
 
