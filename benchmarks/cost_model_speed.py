@@ -16,6 +16,8 @@ from platform.cost_model.features import TrainingWork, features
 from platform.cost_model.hardware import ClusterSpec, find_cluster
 from platform.cost_model.layout_arrays import LayoutArrays, Words, words
 from platform.cost_model.predict import predict
+from trainers.spec.axis import defaults_of
+from trainers.spec.layout import Layout
 from trainers.spec.model import ModelSpec
 from trainers.spec.recipe import Recipe
 
@@ -100,8 +102,13 @@ def make_grid(recipe: Recipe, cluster: ClusterSpec, axes: Axes) -> Grid:
 
     zero = np.zeros((), dtype=np.int64)
     shard = np.where(stage > 0, dp, 1.0)
+    defaults = {
+        name: words((value,), zero) if isinstance(value, str) else np.full((), float(value))
+        for name, value in defaults_of(Layout).items()
+    }
     layouts = LayoutArrays(
         {
+            **defaults,
             "engine": of_rows_words(0),
             "grad_sync": of_rows_words(2),
             "zero_stage": stage,
@@ -110,16 +117,7 @@ def make_grid(recipe: Recipe, cluster: ClusterSpec, axes: Axes) -> Grid:
             "tp": tp,
             "pp": pp,
             "cp": cp,
-            "ep": np.ones(()),
             "virtual": virtual,
-            **{name: np.zeros(()) for name in ("bucket_mib", "prefetch", "reshard")},
-            "offload": words(("none",), zero),
-            "overlap": words(("default",), zero),
-            "mlp": words(("plain",), zero),
-            "experts": words(("loop",), zero),
-            "cuda_graphs": words(("off",), zero),
-            "cp_exchange": words(("gather",), zero),
-            "schedule": words(("1f1b",), zero),
             **{
                 name: along(axis, values)
                 for axis, (name, values) in enumerate(

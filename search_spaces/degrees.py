@@ -2,18 +2,25 @@
 
 import dataclasses
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from trainers.spec.engines import imported_rules
 from trainers.spec.engines.engine_axis import fewest_shards
 from trainers.spec.layout import Layout
-from trainers.spec.layout_axes import CUTTING, DEGREES, MODEL_PARALLEL, num_ranks
+from trainers.spec.layout_axes import AXES, CUTTING, DEGREES, MODEL_PARALLEL
 from trainers.spec.mesh_rules import division_refusals, pipeline_refusals
 from trainers.spec.recipe import Recipe
 
 Reach = Literal["named", "wide", "all"]
 """Degrees added to a space's own: for a search ("named"), for a plan ("wide"), or all possible ones."""
+
+
+def num_ranks(values: Mapping[str, Any], degrees: Iterable[str]) -> int:
+    """Returns the number of ranks of these degrees together, each 1 where `values` does not name it; those that group
+    ranks of others count none.
+    """
+    return math.prod([max(1, values[name]) for name in degrees if name in values and name in AXES])
 
 
 def with_divisors(

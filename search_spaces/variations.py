@@ -20,9 +20,10 @@ _VARIED = (
     "bucket_mib",
     "overlap",
     "reshard",
+    "after_backward",
     "dp_shard",
 )
-_OF_EXCHANGES = ("bucket_mib", "overlap", "prefetch", "reshard")
+_OF_EXCHANGES = ("bucket_mib", "overlap", "prefetch", "reshard", "after_backward")
 """Axes without effect on a single data-parallel rank, which exchanges nothing."""
 BESIDE_FASTEST = "some values one axis at a time, beside the likely fastest kernels: all combinations are too many"
 NARROWED: Mapping[str, str] = {
@@ -54,6 +55,7 @@ def variations(*kernels: str) -> tuple[dict[str, tuple[Any, ...]], ...]:
         {**of_engines, "bucket_mib": (100, 256)},
         {**of_engines, "overlap": ("on", "off")},
         {**of_engines, "reshard": (2, 4, 8)},
+        {**of_engines, "after_backward": ("keep",)},
         {**of_engines, "dp_shard": (2, 4, 8)},
     )
 

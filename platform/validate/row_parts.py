@@ -13,10 +13,11 @@ from platform.validate.facts import NOTED, noted_column
 from platform.validate.published import compile_of, is_flash, sharing_ranks
 from platform.validate.row_software import data_parallelism_of, software_of, stage_of
 from platform.validate.rows import NEEDED
+from search_spaces.degrees import num_ranks
 from trainers.spec import architectures
 from trainers.spec.axis import choices_of, defaults_of
 from trainers.spec.layout import Layout
-from trainers.spec.layout_axes import AXES, CUTTING, MODEL_PARALLEL, Checkpointing, Offload, num_ranks
+from trainers.spec.layout_axes import AXES, CUTTING, MODEL_PARALLEL, Checkpointing, Offload
 from trainers.spec.model import ModelSpec
 
 

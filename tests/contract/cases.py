@@ -242,10 +242,12 @@ def cases(world_size: int) -> list[Case]:
         stages = ENGINES[layout.engine]
         main = layout.grad_sync == stages[layout.zero_stage][-1]
         plain = layout.checkpointing == "none"
-        # sdpa, prefetch and reshard ride along on GPT-2: they must not change the mathematics either.
+        # sdpa and axes of FSDP2 ride along on GPT-2: they must not change the mathematics either.
         sdpa = dataclasses.replace(layout, attention="sdpa", prefetch=1 if layout.engine == "fsdp" else 0)
         if layout.engine == "fsdp" and layout.zero_stage == 3 and layout.dp_shard == 4:
             sdpa = dataclasses.replace(sdpa, reshard=2)
+        if layout.engine == "fsdp" and layout.zero_stage == 3:
+            sdpa = dataclasses.replace(sdpa, after_backward="keep")
         if world_size != 2:
             # At 4 ranks FSDP2 alone has more than at 2: hybrid shards, and parts of blocks kept between the passes.
             if main and plain and world_size == 4:

@@ -80,15 +80,11 @@ def dense_model(recipe: Recipe) -> torch.nn.Module:
         use_experts(model.config, [*model.get_submodule(family.blocks)], family, "loop", recipe.seq_len)  # pyright: ignore
     model = model.to(torch.bfloat16 if recipe.state_precision == "bf16" else torch.float32)
     for name, parameter in model.named_parameters():
-        value = draw(
-            name,
-            parameter.shape,
-            seed=recipe.seed,
-            std=recipe.model.init_std,
-            device=torch.device("cpu"),
-            norm_start=0.0 if recipe.model.architecture in ("gemma3_text", "nemotron") else 1.0,
-        )
-        parameter.data.copy_(value)
+        if parameter.dim() >= 2 or name.endswith(("sinks", "router.bias")):
+            value = draw(name, parameter.shape, seed=recipe.seed, std=recipe.model.init_std, device=torch.device("cpu"))
+            parameter.data.copy_(value)
+        elif recipe.model.architecture == "nemotron" and name.endswith("norm.weight"):
+            parameter.data.zero_()  # it multiplies by one plus its weight; transformers starts it at 1
     return model
 
 
@@ -176,7 +172,7 @@ def _of_today(spec: ModelSpec, sizes: dict[str, Any]) -> torch.nn.Module:
         settings |= {key: getattr(spec, key) for key in multipliers}
     if spec.architecture == "cohere2":
         settings |= {"logit_scale": spec.logit_scale}
-    if spec.architecture in ("smollm3", "seed_oss", "arcee", "nemotron", "internlm3", "helium", "granite"):
+    if spec.architecture in ("smollm3", "seed_oss", "arcee", "nemotron", "internlm3", "helium", "granite", "apertus"):
         settings |= {"attention_bias": spec.attention_bias, "mlp_bias": spec.mlp_bias}
     if spec.architecture == "seed_oss":
         settings |= {"attention_dropout": 0.0, "residual_dropout": 0.0}  # 0.1 by default

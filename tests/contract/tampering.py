@@ -21,6 +21,7 @@ from trainers.spec.recipe import Recipe
 
 DDP = Layout(engine="ddp", checkpointing="full", bucket_mib=7)
 FSDP = Layout(engine="fsdp", zero_stage=3, prefetch=1)
+KEEP = dataclasses.replace(FSDP, after_backward="keep")
 ZERO = Layout(engine="deepspeed", zero_stage=2, grad_sync="every", bucket_mib=7)
 ADAMW = recipe(BLOOM)
 ADAFACTOR = recipe(BLOOM, optimizer="adafactor")
@@ -52,6 +53,10 @@ def _unwrap_a_block(engine: Any) -> None:
 
 def _keep_parameters(engine: Any) -> None:
     engine.module.set_reshard_after_forward(False)
+
+
+def _free_parameters(engine: Any) -> None:
+    engine.module.set_reshard_after_backward(True)
 
 
 def _grad_accum(engine: Any) -> None:
@@ -132,6 +137,7 @@ TAMPERINGS: dict[str, tuple[Layout, Callable[[Any], None], str, Recipe]] = {
     "another learning rate": (DDP, _learning_rate, "learning_rate in effect is 0.002", ADAMW),
     "a block without checkpointing": (DDP, _unwrap_a_block, "checkpointing in effect is every_2", ADAMW),
     "parameters kept after the forward pass": (FSDP, _keep_parameters, "zero_stage in effect is 2", ADAMW),
+    "parameters freed after the backward pass": (KEEP, _free_parameters, "after_backward in effect is free", ADAMW),
     "another rank in PowerSGD": (DDP, _other_rank, "compression in effect is powersgd_1", POWERSGD),
     "nothing compressed": (DDP, _without_hook, "compression in effect is none", BF16_SUMS),
     "compression in ZeRO-2": (ZERO, _nothing, "the engine does not report its compression", BF16_SUMS),

@@ -41,6 +41,11 @@ def test_a_mismatch_is_named(name: str) -> None:
     assert bool(sentences) == bool(expected)
 
 
+GATHERING = {
+    "stage 2": Layout(engine="fsdp", zero_stage=2, dp_shard=2),
+    "stage 3": Layout(engine="fsdp", zero_stage=3, dp_shard=2),
+    "stage 3, keep": Layout(engine="fsdp", zero_stage=3, dp_shard=2, after_backward="keep"),
+}
 SPARING = {
     # Layout and the most of the fp32 model that a rank's tensors may take while the engine is made. A half is FSDP2's
     # shards, beside one unit whole; the whole on every rank would be 1 and more.
@@ -63,7 +68,7 @@ def _two_ranks(layouts: tuple[list[Layout], list[Layout]]) -> dict[str, Any]:
     return {
         "frugality": frugality(layouts[1]),
         "overflows": overflows(layouts[0]),
-        "gathers": {stage: gathers(Layout(engine="fsdp", zero_stage=stage, dp_shard=2)) for stage in (2, 3)},
+        "gathers": {name: gathers(layout) for name, layout in GATHERING.items()},
         "factors": factors(dataclasses.replace(FSDP, dp_shard=2)),
         "ddp_steps": steps_gib(dataclasses.replace(DDP, dp_replicate=2, checkpointing="none")),
     }
@@ -98,8 +103,10 @@ def test_ddp_holds_its_gradients_once_also_while_it_orders_its_buckets_anew() ->
 
 
 def test_what_is_whole_between_two_passes_stays_so_until_the_step() -> None:
-    """Checks how often FSDP2 gathers a model of three units, of which stage 3 frees the two blocks after each pass."""
-    assert two_ranks()["gathers"] == {2: [3, 0, 0], 3: [5, 4, 4]}
+    """Checks how often FSDP2 gathers a model of three units, of which stage 3 frees the two blocks after each pass, or
+    after forward passes alone.
+    """
+    assert two_ranks()["gathers"] == {"stage 2": [3, 0, 0], "stage 3": [5, 4, 4], "stage 3, keep": [5, 2, 2]}
 
 
 def test_gradients_in_bf16_are_clipped_in_one_launch() -> None:

@@ -65,9 +65,9 @@ def differences(run: Trained, recipe: Recipe) -> list[str]:
         sentences.append(f"logits differ by {error:.1e} of the largest")
     for name in run.gradients.keys() & reference.gradients.keys():
         expected_value = reference.gradients[name]
-        if not (error := ((run.gradients[name] - expected_value).norm() / expected_value.norm()).item()) <= (
-            6e-2 if half else 1e-5
-        ):
+        # One number's gradient is a sum of both signs over all tokens, smaller than what it sums and rounds.
+        allowed = 6e-2 if half else 1e-4 if expected_value.numel() == 1 else 1e-5
+        if not (error := ((run.gradients[name] - expected_value).norm() / expected_value.norm()).item()) <= allowed:
             sentences.append(f"the gradient of {name} differs by {error:.1e}")
     for quantity, actual, expected_value, allowed in (
         ("loss", run.losses, reference.losses, 5e-3 if half else 1e-5),

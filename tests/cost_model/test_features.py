@@ -48,6 +48,7 @@ VALUES = {
     "overlap": ("default", "default", "on", "off"),
     "prefetch": (0, 0, 1, 4),
     "reshard": (0, 0, 2, 4),
+    "after_backward": ("free", "free", "keep"),
     "attention": ("eager", "sdpa", "flex", "flash4"),
     "mlp": ("plain", "plain", "plain", "quack"),
     "loss": ("plain", "plain", "chunked", "chunked", "quack"),
@@ -222,6 +223,7 @@ def _predicted(space: Space, recipe: Recipe, spec: ClusterSpec) -> list[tuple[La
     [
         (("engine=fsdp", "zero_stage=3"), "offload=all"),
         (("engine=fsdp", "zero_stage=3"), "reshard=2"),
+        (("engine=fsdp", "zero_stage=3"), "after_backward=keep"),
         (("engine=fsdp", "zero_stage=3"), "dp_shard=8"),
         (("engine=deepspeed", "zero_stage=3"), "prefetch=1"),
         (("engine=deepspeed", "zero_stage=2"), "bucket_mib=64"),

@@ -1,6 +1,7 @@
 """Models: exact parameter counts, nothing allocated, dropout off, and the loss by hand."""
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -11,7 +12,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from trainers.kernels.head import causal_lm_loss
 from trainers.models import weights
-from trainers.models.model import build
+from trainers.models.model import build, config_of
 from trainers.spec import architectures
 from trainers.spec.architectures import architecture_of
 from trainers.spec.model import ModelSpec
@@ -42,6 +43,7 @@ SPECS = {
     "starcoder2": ModelSpec(name="starcoder2", architecture="starcoder2", num_kv_heads=2, **SIZES),
     "nemotron": ModelSpec(name="nemotron", architecture="nemotron", num_kv_heads=2, head_width=16, **SIZES),
     "arcee": ModelSpec(name="arcee", architecture="arcee", num_kv_heads=2, mlp_bias=True, **SIZES),
+    "apertus": ModelSpec(name="apertus", architecture="apertus", num_kv_heads=2, attention_bias=True, **SIZES),
     "seed_oss": ModelSpec(name="seed", architecture="seed_oss", num_kv_heads=2, attention_bias=True, **SIZES),
     "ernie4_5": ModelSpec(name="ernie4_5", architecture="ernie4_5", num_kv_heads=2, **SIZES),
     "exaone4": ModelSpec(name="exaone4", architecture="exaone4", num_kv_heads=2, window=8, window_layers=2, **SIZES),
@@ -123,6 +125,20 @@ def test_the_declared_paths_lead_to_the_parts_of_the_model(name: str) -> None:
     empty = [path for path, part in zip(paths, parts, strict=True) if not part]
     assert empty == ([declared.norm_place] if declared.norm_place and not SPECS[name].embedding_norm else [])
     assert sum(map(len, parts)) == len(model.names) + bool(SPECS[name].tied_embeddings)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_vectors_start_as_transformers_starts_them(name: str) -> None:
+    """Checks norms, biases and learned numbers. Matrices and sinks are drawn by seed and name, a router's biases are
+    zeros, and Nemotron's norms multiply by one plus their weight, which transformers starts at 1 all the same.
+    """
+    spec = SPECS[name]
+    model = AutoModelForCausalLM.from_config(config_of(spec), dtype=torch.float32)
+    vectors = {path: vector for path, vector in model.named_parameters() if vector.dim() < 2}
+    draw = functools.partial(weights.draw, seed=3, std=0.2, device=torch.device("cpu"), vector_start=spec.vector_start)
+    differing = {path for path, vector in vectors.items() if not torch.equal(draw(path, vector.shape), vector)}
+    of_own = {"nemotron": ("norm.weight",), "gpt_oss": ("sinks", "router.bias")}.get(name, ())
+    assert vectors and differing == {path for path in vectors if path.endswith(of_own)}
 
 
 def test_every_architecture_is_built_here() -> None:

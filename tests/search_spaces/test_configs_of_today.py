@@ -51,6 +51,7 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "starcoder2": _LOCAL,
     "nemotron": {"head_dim": 16},
     "arcee": {},
+    "apertus": {},
     "seed_oss": {"head_dim": 16},
     "ernie4_5": {"head_dim": 16},
     "exaone4": _LOCAL,

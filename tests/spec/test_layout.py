@@ -79,6 +79,7 @@ def test_an_axis_off_its_default_changes_the_label_or_the_words_of_its_engine() 
         "bucket_mib": 25,
         "prefetch": 1,
         "reshard": 2,
+        "after_backward": "keep",
         "attention": "sdpa",
         "mlp": "quack",
         "experts": "grouped",

@@ -33,6 +33,7 @@ LAYOUT = Layout(engine="fsdp", zero_stage=3, attention="sdpa")
         ({}, {}, {"engine": "ddp", "zero_stage": 0, "tp": 2, "compile": "model"}, "a model compiled whole"),
         ({}, {}, {"dp_shard": 4, "tp": 2, "reshard": 2}, "in a row, got reshard 2 with tp 2: set"),
         ({}, {}, {"dp_shard": 4, "pp": 2, "reshard": 2}, "in a row, got reshard 2 with pp 2: set reshard to 0"),
+        ({}, {}, {"pp": 2, "after_backward": "keep"}, "got after_backward keep with pp 2: choose free"),
         ({}, {}, {"engine": "deepspeed", "zero_stage": 1, "tp": 2}, "engines ddp and fsdp have it, got tp 2"),
         ({}, {}, {"engine": "deepspeed", "zero_stage": 1, "cp": 2}, "engines ddp and fsdp have it, got cp 2"),
     ],

@@ -73,7 +73,12 @@ def test_it_is_built_and_computes_the_same_by_every_attention(attention: Attenti
     for kernel in ("eager", attention):
         model = build(spec, attention=kernel)
         weights.materialise(
-            model.module, names=model.names, seed=3, std=0.2, device=torch.device("cpu"), norm_start=0.0
+            model.module,
+            names=model.names,
+            seed=3,
+            std=0.2,
+            device=torch.device("cpu"),
+            vector_start=GEMMA.vector_start,
         )
         logits.append(model.module(tokens).logits)
     torch.testing.assert_close(logits[0], logits[1], rtol=1e-4, atol=1e-5)

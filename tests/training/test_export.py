@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from tests.contract.family_cases import FAMILIES
 from tests.contract.group import run_group
 from tests.training.engines_group import FP_RECIPES, manifest, recipe, train
 from trainers.engines.create import create_engine
-from trainers.models.model import build
+from trainers.models.model import build, config_of
 from trainers.records import checkpoints
 from trainers.spec import architectures
 from trainers.spec.layout import Layout
@@ -109,6 +109,20 @@ def test_a_folder_of_another_model_is_refused(folders: dict[str, Path], logits_b
     files = initial_weights.WeightFiles(folders["bloom"] / "model")
     with pytest.raises(ValueError, match=r"has no weight transformer\.wte\.weight: it is of another model"):
         files.find("transformer.wte.weight", "transformer", "gpt2")
+
+
+def test_constants_that_files_have_are_those_of_the_model_or_named(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config_of(FAMILIES["apertus"])).save_pretrained(tmp_path)
+    module = build(FAMILIES["apertus"], attention="eager").module
+    initial_weights.WeightFiles(tmp_path).check(module)
+    file, name = tmp_path / "model.safetensors", "model.layers.1.mlp.act_fn.beta"
+    tensors = load_file(file)
+    save_file({key: tensor.to(torch.bfloat16) for key, tensor in tensors.items()}, file)
+    initial_weights.WeightFiles(tmp_path).check(module)
+    save_file({**tensors, name: torch.tensor(0.25)}, file)
+    with pytest.raises(ValueError, match=rf"{re.escape(name)} is 0\.25 in .*, and 0\.5 in the recipe's model"):
+        initial_weights.WeightFiles(tmp_path).check(module)
 
 
 def test_experts_that_a_folder_lacks_or_has_beside_are_named(tmp_path: Path) -> None:

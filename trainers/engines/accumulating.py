@@ -94,7 +94,7 @@ class AccumulatingEngine(abc.ABC):
             dtype=dtype or state_dtype(self.recipe),
             frozen=model_dtype(self.recipe),
             cut=lambda name, full: self._experts.cut(name, self._tensor.cut(name, full)),
-            norm_start=self.recipe.model.norm_start,
+            vector_start=self.recipe.model.vector_start,
         )
 
     @property

@@ -116,7 +116,7 @@ class DeepSpeedEngine(AccumulatingEngine):
                 seed=seed,
                 std=model.init_std,
                 device=self.device,
-                norm_start=model.norm_start,
+                vector_start=model.vector_start,
             )
             safe_set_full_fp32_param(parameter, value)
 

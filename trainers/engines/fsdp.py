@@ -1,6 +1,7 @@
 """FSDP2 (`fully_shard`): sharded master weights, gathered in the compute type while a block runs."""
 
 # The settings in effect are in private attributes only.
+# pyright: reportPrivateUsage=false
 
 import contextlib
 import functools
@@ -84,7 +85,12 @@ class FsdpEngine(TorchEngine):
 
     def _micro_step(self, tokens: torch.Tensor, *, last: bool) -> torch.Tensor:
         self._free_after_backward(self.module, last)
+        self._tell_axes(last)
         return super()._micro_step(tokens, last=last)
+
+    def _tell_axes(self, last: bool) -> None:
+        for axis in self._axes.values():
+            axis.before_pass(self._units, self.layout, last=last)
 
     def _free_after_backward(self, module: Any, last: bool) -> None:
         # Weights change only with the step, so parameters that stay whole between the two passes are not gathered
@@ -114,6 +120,7 @@ class FsdpEngine(TorchEngine):
             shard.data = _local(parameter)  # FSDP2 may reallocate a shard before the first pass
             shard.grad = None if parameter.grad is None else parameter.grad.to_local()
         norm = super()._optimizer_step()
+        self._tell_axes(False)  # what is read back between steps is what holds from one micro-step to the next
         float8.prepare_step(self.module, self.recipe)
         return norm
 
@@ -150,8 +157,13 @@ class FsdpEngine(TorchEngine):
             num_replicas=replicas,
         )
 
+    @property
+    def _units(self) -> list[Any]:
+        """The blocks of all models."""
+        return [unit for model in self._models for unit in model.units]
+
     def in_effect(self) -> Mapping[str, Any]:
-        units: list[Any] = [unit for model in self._models for unit in model.units]
+        units = self._units
         groups = [unit._get_fsdp_state()._fsdp_param_group for unit in units]
         frees = {group.post_forward_mesh_info is not None for group in groups}
         everything = [group for model in self._models for group in _groups(model)]

@@ -1,6 +1,7 @@
 """Prepares a model for an engine (loss, activation checkpointing, compiling) and reads back the settings in effect."""
 
 # The settings in effect are in private attributes only.
+# pyright: reportPrivateUsage=false
 
 import dataclasses
 from collections.abc import Sequence

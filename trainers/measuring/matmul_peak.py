@@ -1,6 +1,7 @@
 """Measures the matmul peak: TFLOP/s of plain matrix products, the denominator of "% of measured peak"."""
 
 # torch's FP8 product has a private name only.
+# pyright: reportPrivateUsage=false
 
 import functools
 import time

@@ -110,7 +110,8 @@ def build(
     if num_parameters != spec.num_parameters:
         raise ValueError(
             f"{spec.name} has {num_parameters} parameters in transformers, but its facts give {spec.num_parameters}:"
-            " the configuration sets something that ModelSpec does not know"
+            " the configuration sets something that ModelSpec does not know, or the declaration of"
+            f" {spec.architecture} leaves it out"
         )
     path = architecture.blocks
     blocks = tuple(module.get_submodule(path).children())

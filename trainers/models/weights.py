@@ -15,19 +15,30 @@ from trainers.models import nf4
 from trainers.spec.adapters import first_deviation, is_adapter
 
 
+def ones(_name: str) -> float:
+    """Returns 1.0, with which most vectors start."""
+    return 1.0
+
+
 def draw(
-    name: str, shape: torch.Size, *, seed: int, std: float, device: torch.device, norm_start: float = 1.0
+    name: str,
+    shape: torch.Size,
+    *,
+    seed: int,
+    std: float,
+    device: torch.device,
+    vector_start: Callable[[str], float] = ones,
 ) -> torch.Tensor:
     """Returns the fp32 tensor of the parameter that has `name` in the plain transformers model.
 
-    Matrices, tables and attention sinks are normal with deviation `std`, biases are zeros, other vectors (norm weights)
-    `norm_start`.
+    Matrices, tables and attention sinks are normal with deviation `std`, biases are zeros; other vectors (norm weights,
+    learned numbers) start at `vector_start` of their names.
     """
     if name.endswith("bias"):
         return torch.zeros(shape, dtype=torch.float32, device=device)
     if len(shape) >= 2 or name.endswith("sinks"):
         return normal(name, shape, seed=seed, std=std, device=device)
-    return torch.full(shape, norm_start, dtype=torch.float32, device=device)
+    return torch.full(shape, vector_start(name), dtype=torch.float32, device=device)
 
 
 def normal(name: str, shape: torch.Size, *, seed: int, std: float, device: torch.device) -> torch.Tensor:
@@ -47,7 +58,7 @@ def materialise(
     frozen: torch.dtype | None = None,
     replacements: MutableMapping[nn.Parameter, nn.Parameter] | None = None,
     cut: Callable[[str, torch.Tensor], torch.Tensor] | None = None,
-    norm_start: float = 1.0,
+    vector_start: Callable[[str], float] = ones,
 ) -> None:
     """Replaces every meta parameter in `module` by a drawn one on `device`, and moves the buffers there.
 
@@ -63,7 +74,7 @@ def materialise(
             if parameter not in replacements:
                 name, shape = names[parameter], parameter.shape
                 deviation = first_deviation(name, shape[1]) if is_adapter(name) else std
-                value = draw(name, shape, seed=seed, std=deviation, device=device, norm_start=norm_start)
+                value = draw(name, shape, seed=seed, std=deviation, device=device, vector_start=vector_start)
                 value = value if cut is None else cut(names[parameter], value)
                 stored = dtype if frozen is None or parameter.requires_grad else frozen
                 replacements[parameter] = nn.Parameter(value.to(stored), requires_grad=parameter.requires_grad)

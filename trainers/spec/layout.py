@@ -109,6 +109,11 @@ class Layout(LayoutAxes):
         labels = super().axis_labels(*columns)
         return {name: words for name, words in labels.items() if name not in self.unknown}
 
+    @property
+    def memory_order(self) -> tuple[int, ...]:
+        """Smaller where full checkpointing and sharding leave less in memory."""
+        return int(self.checkpointing != "full"), -self.zero_stage
+
     def _is_shown(self, axis: str) -> bool:
         """Returns whether labels name the value of `axis`; `grad_sync` only if the engine has both modes and there is
         more than one rank.

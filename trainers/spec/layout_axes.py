@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from trainers.spec.axis import axes_of, axis, defaults_of
 from trainers.spec.degree import Cut, Degree, degree
@@ -21,6 +21,7 @@ Loss = Literal["plain", "chunked", "quack"]
 Compile = Literal["none", "block", "model"]
 Schedule = Literal["1f1b", "interleaved"]
 CudaGraphs = Literal["off", "on"]
+AfterBackward = Literal["free", "keep"]
 CpExchange = Literal["gather", "all_to_all"]
 
 
@@ -211,6 +212,17 @@ class LayoutAxes:
         least=0,
         about="Ranks that hold a block's parameters between its two passes; 0 for all of `dp_shard`.",
     )
+    after_backward: AfterBackward = axis(
+        "free",
+        later=True,
+        label="{} after backward",
+        column="options",
+        note="{} after backward",
+        read_back="if set",
+        of_some_engines=True,
+        lighter=("keep", "free"),
+        about="Whether stage 3 frees blocks after a backward pass or keeps them for the next micro-step's forward.",
+    )
     attention: Attention = axis(
         "eager",
         label="{}",
@@ -353,11 +365,6 @@ class LayoutAxes:
         """Whether the optimizer's states are in host memory, where the host's cores perform the optimizer step."""
         return self.offload != "none"
 
-    @property
-    def memory_order(self) -> tuple[int, ...]:
-        """A key that is smaller for full checkpointing and for a higher sharding stage, which need less memory."""
-        return int(self.checkpointing != "full"), -self.zero_stage
-
     def axis_labels(self, *columns: str) -> dict[str, str]:
         """Returns the text of each axis shown in the given columns of reports, or in any column if none is given;
         engine, stage and data parallelism have no text of their own here.
@@ -388,10 +395,3 @@ PLACED = tuple(sorted(DEGREES, key=lambda name: -DEGREES[name].place))
 """All degrees, outermost first: ranks of one tensor-parallel group are neighbours on one node."""
 AXES = tuple(name for name in PLACED if DEGREES[name].multiplies)
 """Axes of the mesh, which number the ranks; the other degrees group ranks that these axes number."""
-
-
-def num_ranks(values: Mapping[str, Any], degrees: Iterable[str]) -> int:
-    """Returns the product of the given degrees that multiply the number of ranks; a degree missing from `values` counts
-    as 1.
-    """
-    return math.prod([max(1, values[name]) for name in degrees if name in values and name in AXES])

@@ -147,9 +147,9 @@ class ModelSpec(ModelSizes):
         """
         return rotary.made_for(self.settings, self.max_positions) if self.position == "rotary" else self.max_positions
 
-    @property
-    def norm_start(self) -> float:
-        return architecture_of(self.architecture).norm_start
+    def vector_start(self, name: str) -> float:
+        """Returns the initial value of the vector called `name`, a norm's weight or a learned number."""
+        return architecture_of(self.architecture).vector_start(name)
 
     @property
     def gated(self) -> bool:

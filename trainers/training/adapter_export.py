@@ -104,6 +104,13 @@ def _frozen_weight(recipe: Recipe, built: Model, name: str, parameter: torch.nn.
         files.check_tensor(stored, name, shape)
         weight = files.read(stored, (0,) * len(shape), shape)
     else:
-        std, start = recipe.model.init_std, recipe.model.norm_start
-        weight = draw(name, parameter.shape, seed=recipe.seed, std=std, device=torch.device("cpu"), norm_start=start)
+        spec, device = recipe.model, torch.device("cpu")
+        weight = draw(
+            name,
+            parameter.shape,
+            seed=recipe.seed,
+            std=spec.init_std,
+            device=device,
+            vector_start=spec.vector_start,
+        )
     return weight.to(model_dtype(recipe))

@@ -18,6 +18,7 @@ from trainers.records.plain_files import read_json
 from trainers.spec.adapters import is_adapter
 from trainers.spec.architectures import architecture_of
 from trainers.spec.architectures.with_experts import WithExperts
+from trainers.spec.codec import shortened
 from trainers.spec.errors import InputError
 from trainers.spec.nf4 import CODES, is_quantised
 
@@ -115,8 +116,8 @@ class WeightFiles:
         return shape
 
     def check(self, model: "PreTrainedModel") -> None:
-        """Checks that the folder's tensors are exactly the model's parameters, and that its routers are not all zeros.
-        Tensors that transformers ignores too, and a second copy of a tied table, do not count.
+        """Checks that the folder holds exactly the model's parameters, besides its constants, and that its routers are
+        not all zeros. Tensors that transformers ignores too, and a second copy of a tied table, do not count.
 
         Raises:
             ValueError: tensors are missing, surplus or of wrong shape, or a router is all zeros; the first ones are
@@ -134,6 +135,11 @@ class WeightFiles:
                 ((first_copy,),) = used[parameter].names
                 if self._are_equal(copy, first_copy):
                     unused.discard(copy)
+        kept = model.state_dict().keys()
+        for name, constant in model.named_buffers():
+            for stored in {name, name.removeprefix(f"{base}.")} & unused & self._file_of.keys() if name in kept else ():
+                self._check_constant(stored, constant)
+                unused.discard(stored)
         tensors = {name for stored in used.values() for names in stored.names for name in names}
         left_out = (*(getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()), _ROTARY)
         named = sorted(name for name in unused - tensors if not any(re.search(pattern, name) for pattern in left_out))
@@ -142,6 +148,20 @@ class WeightFiles:
             raise ValueError(
                 f"{self._folder} has tensors that the recipe's model does not use: {', '.join(named[:_MOST_NAMED])}"
                 f"{more}"
+            )
+
+    def _check_constant(self, name: str, constant: torch.Tensor) -> None:
+        """Checks that a stored tensor that never trains has the values with which the model computes.
+
+        Raises:
+            ValueError: it has others.
+        """
+        with _opened(self._folder / self._file_of[name]) as file:
+            stored = file.get_tensor(name)
+        if not torch.equal(stored, constant.to(stored.dtype)):
+            raise ValueError(
+                f"{name} is {shortened(stored.tolist())} in {self._folder}, and {shortened(constant.tolist())} in the"
+                " recipe's model, which computes with no other: give a folder with that value"
             )
 
     def _check_router(self, stored: Stored, name: str, architecture: str) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from platform.cost_model import constants
-from platform.cost_model.columns import Array, Columns, Mask
+from platform.cost_model.columns import Array, Columns, Mask, code_of
 from platform.cost_model.engines import gathering
 from platform.cost_model.engines.base import NOTHING, Certain, Copies, EngineCosts, HookCosts, Load, PerParameter, Sizes
 from platform.cost_model.engines.exchange import units_s
@@ -19,6 +19,7 @@ CAST_HOST_S = constants.number("fsdp", "CAST_HOST_S")
 REDUCE_HOST_S = constants.number("fsdp", "REDUCE_HOST_S")
 COLLECTIVE_HOST_S = constants.number("fsdp", "COLLECTIVE_HOST_S")
 SHARD_STEP_S = constants.number("fsdp", "SHARD_STEP_S")
+_KEEP = code_of("after_backward", "keep")
 
 
 class Fsdp(EngineCosts):
@@ -36,8 +37,8 @@ class Fsdp(EngineCosts):
         sharded_sum = np.where(c.grad_accum > 1, 3 * c.gradient_bytes / c.shard, 0.0)
         reduced = c.compute_bytes + c.gradient_bytes + sharded_sum
         sums = np.where((c.sync_every > 0) & (c.shard > 1), reduced, super().weight_traffic(c, repeated))
-        passes = np.where(c.zero_stage == 3, 2.0, 1 / c.grad_accum)
-        return sums + np.where(c.shard > 1, (_cast_bytes(c) / c.shard + 2 * c.gathered_bytes) * passes, 0.0)
+        moved = (_cast_bytes(c) / c.shard + 2 * c.gathered_bytes) * sum(_gathers(c))
+        return sums + np.where(c.shard > 1, moved, 0.0)
 
     def gathers_casts(self, c: Columns) -> Mask:
         """Returns the rows that gather one byte a parameter."""
@@ -45,8 +46,7 @@ class Fsdp(EngineCosts):
 
     def frozen_traffic(self, c: Columns) -> Array:
         """Returns the bytes moved per frozen parameter and micro-batch: gathered ones are copied into place."""
-        passes = np.where(c.zero_stage == 3, 2.0, 1 / c.grad_accum)
-        return np.where(c.shard > 1, 2 * c.gathered_bytes * passes, 0.0)
+        return np.where(c.shard > 1, 2 * c.gathered_bytes * sum(_gathers(c)), 0.0)
 
     def converted_values(self, c: Columns) -> Array:
         """Returns the values moved one by one where gradients in the products' type are summed in the states' type: 3 a
@@ -93,6 +93,8 @@ class Fsdp(EngineCosts):
             gradients = np.where(c.adapter_rank > 0, 2 * sb * c.adapter_block, gradients)
             later = np.where(c.adapter_rank > 0, cb, later)
         saved = _saved_again(c)
+        keeps_on = (c.axes["after_backward"] == _KEEP) & (c.grad_accum > 1)
+        kept = np.where(keeps_on, blocks * c.gathered_bytes, 0.0)
         reduced_last = c.is_piped & (c.sync_every == 0)  # a pipeline's gradients are reduced after its last micro-batch
         for root, _ in ranks:
             yield Copies(
@@ -100,7 +102,7 @@ class Fsdp(EngineCosts):
                 in_block=root * cb + gathered + saved + gradients,
                 # The root is reduced last: parameters, gradients and, unless a single rank reduces in place, their
                 # copy.
-                at_end=root * np.where(reduced_last, 2 * cb, later),
+                at_end=root * np.where(reduced_last, 2 * cb, later) + kept,
                 at_last_end=root * np.where(reduced_last, later, 0.0),
             )
 
@@ -127,15 +129,15 @@ class Fsdp(EngineCosts):
         """Returns the exposed seconds per step: a block is gathered for its forward pass and, at stage 3, again for its
         backward pass.
         """
-        per_micro_step = 1.0 / c.grad_accum
+        gathers, gathers_again = _gathers(c)
         return units_s(
             c,
             load,
             collectives=1.0,
-            gathers=np.where(c.zero_stage == 3, 1.0, per_micro_step),
-            gathers_again=np.where(c.zero_stage == 3, 1.0, 0.0),
+            gathers=gathers,
+            gathers_again=gathers_again,
             near=_between_passes(c),
-            reductions=np.where(c.sync_every > 0, 1.0, per_micro_step),
+            reductions=np.where(c.sync_every > 0, 1.0, 1.0 / c.grad_accum),
             hidden=None,
             stored_bytes=c.state_bytes,
         )
@@ -147,17 +149,17 @@ class Fsdp(EngineCosts):
         return np.where(sums, (c.grad_accum - 1) * (share / c.host_bandwidth + share / HOST_SUMS), 0.0)
 
     def hooks(self, c: Columns) -> HookCosts:
-        """Returns the host seconds of one unit's hooks. Stage 2 gathers only in a step's first micro-step; gradients
-        may be reduced only in the last. The checkpoint is inside the unit, and inside compiled code.
+        """Returns the host seconds of one unit's hooks; gradients may be reduced only in a step's last micro-step. The
+        checkpoint is inside the unit, and inside compiled code.
         """
         collective = np.where(c.shard > 1, COLLECTIVE_HOST_S, 0.0)
         gather, reduce = CAST_HOST_S + collective, REDUCE_HOST_S + collective
-        every = c.zero_stage == 3
+        gathers, gathers_again = _gathers(c)
         reductions = np.where(c.sync_every > 0, 1.0, 1.0 / c.grad_accum)
         units = np.where(c.parts("experts") > 1, 2.0, 1.0)  # experts that ranks share out are one of their own
         return HookCosts(
-            forward=units * (UNIT_HOST_S + np.where(every, 1.0, 1.0 / c.grad_accum) * gather),
-            backward=units * (2 * UNIT_HOST_S + np.where(every, gather, 0.0) + reductions * reduce),
+            forward=units * (UNIT_HOST_S + gathers * gather),
+            backward=units * (2 * UNIT_HOST_S + gathers_again * gather + reductions * reduce),
             again=NOTHING,
         )
 
@@ -181,6 +183,14 @@ class Fsdp(EngineCosts):
             unit_copies=sizes.gathered * part if layout.zero_stage == 3 and layout.dp_shard > 1 else 0.0,
             frozen=on_device * sizes.stored / shard,
         )
+
+
+def _gathers(c: Columns) -> tuple[Array, Array]:
+    """Returns how often a block is gathered for a micro-step's forward and backward pass. Stage 2 gathers in a step's
+    first micro-step alone, and stage 3 for later forward passes just where backward passes free a block.
+    """
+    is_freed = (c.zero_stage == 3) & (c.axes["after_backward"] != _KEEP)
+    return np.where(is_freed, 1.0, 1.0 / c.grad_accum), np.where(c.zero_stage == 3, 1.0, 0.0)
 
 
 def _gathered_share(c: Columns) -> Array:

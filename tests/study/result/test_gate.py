@@ -111,6 +111,23 @@ def test_tensors_must_stay_within_tolerances(recipe: Recipe, fields: dict[str, A
     assert "tensor by tensor" not in verdict.sentence and verdict.passed == (not failed)
 
 
+def test_numbers_are_compared_together_and_have_no_lengths() -> None:
+    def sketches(*numbers: float) -> dict[str, Any]:
+        sums = np.zeros((4, 8), "<f4")
+        sums[:2], sums[2, 5], sums[3, 1] = 1.0, *numbers
+        return tensors(GateSketch(of=APART, values=base64.b64encode(sums.tobytes()).decode()))
+
+    def failed(*numbers: float) -> list[str]:
+        plain = curves(PLAIN, recipe=FP32, is_reference=True, **sketches(1.0, 0.01))
+        return [
+            check.of for check in compare(plain, curves(recipe=FP32, **sketches(*numbers))).checks if not check.passed
+        ]
+
+    assert failed(1.0005, 0.01) == failed(1.0, 0.0105) == []
+    for numbers in ((1.002, 0.01), (1.0, 0.012), (-1.0, 0.01), (math.nan, 0.01)):
+        assert APART in failed(*numbers) and LONGER not in failed(*numbers)
+
+
 def test_powersgd_is_compared_before_its_factors_are_sent() -> None:
     recipe = dataclasses.replace(FP32, compression="powersgd_4")
     first, second = sketch_of(1, 2, 3, 4), sketch_of(1, 2, 3, 9, of="gradients of step 2")

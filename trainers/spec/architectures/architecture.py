@@ -23,7 +23,9 @@ class SlidingWindow:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class StepwiseActivation:
-    """Costs, per value of inner width, of an activation that transformers computes in several element-wise kernels."""
+    """Costs of an activation that transformers computes in several element-wise kernels, per value of inner width, in
+    values of two bytes. `tests/cost_model/test_stepwise_activations.py` counts them.
+    """
 
     forward_accesses: float
     """Values read and written in the forward pass."""
@@ -72,13 +74,15 @@ class Architecture:
     """Number of norms over `hidden_size` in a block."""
     norm_start: float = 1.0
     """Initial value of a norm's weight; 0 if the norm multiplies by 1 + weight."""
+    learned_numbers: Mapping[str, float] = dataclasses.field(default_factory=dict[str, float])
+    """Initial values of a block's parameters of one number outside of its layers and norms, by path in the block."""
 
     config_keys: Mapping[str, tuple[str, ...]]
     """Keys of `config.json` for each field of `ModelSpec`, the preferred key first.
 
     A field without a key cannot be set: `ffn_size` is then 4 x hidden_size, and `num_kv_heads` the number of heads.
     """
-    counted_with: Mapping[str, bool] = dataclasses.field(default_factory=dict[str, bool])
+    counted_with: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
     """Keys of `config.json` that add or remove parameters, with the value that the parameter count assumes."""
     quantized_files: tuple[str, ...] = ()
     """Values of `quant_method` in the `quantization_config` of published files that describe only how weights are
@@ -165,6 +169,12 @@ class Architecture:
                 sizes[path] = (inner, hidden) if cut == "colwise" else (hidden, spec.ffn_size)
         return sizes
 
+    def vector_start(self, name: str) -> float:
+        """Returns the initial value of the vector called `name` in the model, a norm's weight or a learned number."""
+        return next(
+            (value for path, value in self.learned_numbers.items() if name.endswith(f".{path}")), self.norm_start
+        )
+
     @property
     def attention_path(self) -> str:
         """Path of the attention module in a block."""
@@ -191,7 +201,8 @@ class Architecture:
         query_key_norms += width + kv if spec.head_norms else 0
         norms = (self.block_norms - spec.parallel_residual) * self.norm_vectors * h
         sinks = spec.num_heads if self.attention_sinks else 0
-        return self.matrices_per_layer(spec) + biases + query_key_norms + norms + sinks
+        vectors = biases + query_key_norms + norms + sinks + len(self.learned_numbers)
+        return self.matrices_per_layer(spec) + vectors
 
     def embedding_parameters(self, spec: ModelSizes) -> int:
         """Returns the exact number of parameters outside blocks: embeddings, positions, head, first and last norm."""

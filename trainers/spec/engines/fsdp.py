@@ -22,6 +22,9 @@ class FsdpAxis(EngineAxis, abc.ABC):
     def lay_out(self, units: Sequence[Any], layout: LayoutAxes) -> None:
         """Configures the sharded blocks of one model, given in the order of the forward pass."""
 
+    def before_pass(self, units: Sequence[Any], layout: LayoutAxes, *, last: bool) -> None:
+        """Changes the sharded blocks of all models before a micro-step, a step's `last` one or another."""
+
     @abc.abstractmethod
     def in_effect(self, units: Sequence[Any]) -> Any:
         """Returns the axis's value as read back from the sharded blocks of all models."""
