@@ -25,7 +25,7 @@ def all_degrees(c: Columns) -> Mask:
 
 def least_sigma(c: Columns) -> Array:
     """Returns the least log deviation of a step time: that of the published runs as far from other evidence as the row
-    is, of the farthest kind. Blocks with experts were not measured at all.
+    is, of the farthest kind. Of models with experts few were measured.
     """
     nodes = np.where(many_nodes(c), DISTANT_SIGMA["nodes"], 0.0)
     experts = np.where(c.blocks["experts_share"] > 0, UNMEASURED_SIGMA, 0.0)
