@@ -140,8 +140,8 @@ class Learned:
         if not self.stalled.any():
             return self.places.stall[index]
         before = _stall_chance(self.places, self.index, self.prior)
-        seen = _StallsSeen(self.stalled.sum(), before.sum(), _stall_evidence(before, self.stalled).sum())
-        return seen.chance(_stall_chance(self.places, index, self.prior), self.prior.stall)
+        findings = _StallFindings(self.stalled.sum(), before.sum(), _stall_evidence(before, self.stalled).sum())
+        return findings.chance(_stall_chance(self.places, index, self.prior), self.prior.stall)
 
     def leave_one_out(self) -> Array:
         """Returns each measured point's residual minus its prediction from the other points (section 5.4.2)."""
@@ -237,8 +237,8 @@ def _inverse(
         off = (inverse @ residuals) * variance
         wider = variance + STALL_SIGMA**2
         evidence = _stall_evidence(stall, ~usual)
-        seen = _StallsSeen((~usual).sum(), stall.sum() - stall, evidence.sum() - evidence)
-        chance = seen.chance(stall, stall_prior)
+        findings = _StallFindings((~usual).sum(), stall.sum() - stall, evidence.sum() - evidence)
+        chance = findings.chance(stall, stall_prior)
         gain = 0.5 * (off**2 / variance - off**2 / wider - np.log(wider / variance)) + np.log(2 * chance / (1 - chance))
         gain = np.where(usual & (off > 0), gain, -np.inf)
         likeliest = int(gain.argmax())
@@ -266,8 +266,8 @@ def _stall_evidence(chance: Array, stalled: Mask) -> Array:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _StallsSeen:
-    """What measurements of one machine say of its stalls."""
+class _StallFindings:
+    """Findings of measurements of one machine on its stalls."""
 
     number: int
     expected: Array

@@ -38,7 +38,7 @@ class StepTime:
     tensor_s: Array
     """Tensor-parallel collectives."""
     exchanges_s: Array
-    """What blocks exchange in context and expert parallelism, for which they wait."""
+    """Exchanges of blocks in context and expert parallelism, for which they wait."""
     pipeline_s: Array
     """Transfers of activations between stages."""
     bubble_s: Array

@@ -63,11 +63,11 @@ def test_few_rows_an_expert_take_longer_for_a_flop_and_more_experts_no_less() ->
 def test_routers_of_this_project_multiply_in_fp32_and_those_of_others_as_all_products_do() -> None:
     c = columns_of(GROUPED, 8)
     tokens, experts, hidden = 8 * 4096, 128, 2048
-    own = np.add(*COSTS.products_s(c, c.tokens))
-    others = np.add(*COSTS.products_s(changed(c, own_mesh=0.0), c.tokens))
+    in_fp32 = np.add(*COSTS.products_s(c, c.tokens))
+    in_bf16 = np.add(*COSTS.products_s(changed(c, own_mesh=0.0), c.tokens))
     flops = 6 * tokens * experts * hidden
     by_flops = flops / c.plain_flops - flops / c.matmul_flops
-    assert 0.9 * by_flops < own - others < 2 * by_flops
+    assert 0.9 * by_flops < in_fp32 - in_bf16 < 2 * by_flops
     assert COSTS.products_s(changed(c, plain_flops=1e18), c.tokens)[0] < COSTS.products_s(c, c.tokens)[0]
 
 

@@ -114,12 +114,12 @@ def _as_router(c: Columns) -> Columns:
     """Returns the columns whose products are the router's: of this project in fp32 on the units for fp32, of other
     software in the type of all products.
     """
-    own = c.own_mesh > 0
+    in_fp32 = c.own_mesh > 0
     return dataclasses.replace(
         c,
-        matmul_flops=np.where(own, c.plain_flops, c.matmul_flops),
-        compute_bytes=np.where(own, 4.0, c.compute_bytes),
-        cast_bytes=np.where(own, 0.0, c.cast_bytes),
+        matmul_flops=np.where(in_fp32, c.plain_flops, c.matmul_flops),
+        compute_bytes=np.where(in_fp32, 4.0, c.compute_bytes),
+        cast_bytes=np.where(in_fp32, 0.0, c.cast_bytes),
     )
 
 
