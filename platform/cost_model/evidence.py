@@ -25,7 +25,7 @@ def all_degrees(c: Columns) -> Mask:
 
 def least_sigma(c: Columns) -> Array:
     """Returns the least log deviation of a step time: the largest error of published runs over the kinds of the row.
-    Blocks with experts have no measurement at all.
+    Few models with experts were measured.
     """
     nodes = np.where(many_nodes(c), DISTANT_SIGMA["nodes"], 0.0)
     experts = np.where(c.blocks["experts_share"] > 0, UNMEASURED_SIGMA, 0.0)

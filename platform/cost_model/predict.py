@@ -105,7 +105,7 @@ def under_the_host_s(columns: Columns, step: StepTime) -> Array:
     """Returns the seconds that scale with the host's speed: the share of the device's compute and waiting for which the
     host sets the pace.
     """
-    busy = step.compute_s + step.attention_s + step.tensor_s
+    busy = step.compute_s + step.attention_s + step.tensor_s + step.exchanges_s
     together = np.maximum(busy + step.host_s, 1e-12)
     share = pace_share(busy, together, columns.software.sharpness)
     return np.where(columns.software.blocking > 0, step.host_s, together * share)

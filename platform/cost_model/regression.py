@@ -62,10 +62,10 @@ MOST_SURPRISE = 4.0
 SCATTER_WEIGHT = 4.0
 """Number of measurements as which the expected scatter counts, beside the actual ones."""
 MOST_STALLS = 0.75
-"""Upper limit of the chance of a stall that measurements can imply."""
-MOST_STALLED = 0.5
+"""Chance of a stall on a machine that stalls often; upper limit of the chance that measurements can imply."""
+MOST_STALLED = 2 / 3
 """Largest share of the measurements that can count as stalls: where more are slow, the prediction is wrong and not the
-machine, and the others would be predicted as if nothing had been measured.
+machine, and the others would be predicted as if nothing had been measured. Of three, two may be.
 """
 MAX_TRAINING_POINTS = 384
 """Most measurements that a regression uses: its time grows with their cube, and a study may have ten thousand."""
@@ -134,13 +134,14 @@ class Learned:
         return max((SCATTER_WEIGHT + squares) / (SCATTER_WEIGHT + len(self.index)), 1.0)
 
     def stall_chance(self, index: Index) -> Array:
-        """Returns the chance that each point's step stalls, scaled by how often the measured points stalled on this
+        """Returns the chance that each point's step stalls, given how many of the measured points stalled on this
         machine.
         """
-        chance = _stall_chance(self.places, index, self.prior)
-        expected = float(_stall_chance(self.places, self.index, self.prior).sum())
-        often = _stall_ratio(int(self.stalled.sum()), expected)
-        return np.minimum(often * chance, MOST_STALLS) if self.stalled.any() else self.places.stall[index]
+        if not self.stalled.any():
+            return self.places.stall[index]
+        before = _stall_chance(self.places, self.index, self.prior)
+        findings = _StallFindings(self.stalled.sum(), before.sum(), _stall_evidence(before, self.stalled).sum())
+        return findings.chance(_stall_chance(self.places, index, self.prior), self.prior.stall)
 
     def leave_one_out(self) -> Array:
         """Returns each measured point's residual minus its prediction from the other points (section 5.4.2)."""
@@ -190,7 +191,7 @@ def learn(
     stall = _stall_chance(places, index, prior)
     best = nothing
     for scale in SCALES if len(index) > 1 else (1.0,):
-        inverse, stalled, likelihood = _inverse(scale**2 * unscaled, variance, residuals, stall)
+        inverse, stalled, likelihood = _inverse(scale**2 * unscaled, variance, residuals, stall, prior.stall)
         if likelihood > best.likelihood:
             scaled = dataclasses.replace(
                 prior, common=scale * prior.common, effects=scale * prior.effects, smooth=scale * prior.smooth
@@ -215,9 +216,12 @@ def _contrasted(places: GPInputs, index: Index) -> GPInputs:
     return dataclasses.replace(places, effects=np.concatenate([effects, shared], axis=1))
 
 
-def _inverse(kernel: Array, noise: Array, residuals: Array, stall: Array) -> tuple[Array, Mask, float]:
+def _inverse(
+    kernel: Array, noise: Array, residuals: Array, stall: Array, stall_prior: float
+) -> tuple[Array, Mask, float]:
     """Returns (inverse covariance of the residuals, mask of stalls, log likelihood). Stalls are picked one by one, the
-    likeliest first, up to `MOST_STALLED`; `stall` has the chance of each, and each stall makes the next one likelier.
+    likeliest first, up to `MOST_STALLED`; `stall` has the chance of each on a usual machine, and each stall makes the
+    next one likelier.
 
     The likelihood of one residual, given the others, is normal around its prediction from them (Rasmussen and Williams,
     section 5.4.2). For a stall this normal is wider by `STALL_SIGMA`, and only its slower half counts.
@@ -232,7 +236,9 @@ def _inverse(kernel: Array, noise: Array, residuals: Array, stall: Array) -> tup
         variance = 1 / np.diag(inverse)
         off = (inverse @ residuals) * variance
         wider = variance + STALL_SIGMA**2
-        chance = np.minimum(stall * _stall_ratio(int((~usual).sum()), stall.sum() - stall), MOST_STALLS)
+        evidence = _stall_evidence(stall, ~usual)
+        findings = _StallFindings((~usual).sum(), stall.sum() - stall, evidence.sum() - evidence)
+        chance = findings.chance(stall, stall_prior)
         gain = 0.5 * (off**2 / variance - off**2 / wider - np.log(wider / variance)) + np.log(2 * chance / (1 - chance))
         gain = np.where(usual & (off > 0), gain, -np.inf)
         likeliest = int(gain.argmax())
@@ -251,12 +257,35 @@ def _stall_chance(places: GPInputs, index: Index, prior: Prior) -> Array:
     return np.maximum(places.stall[index], prior.stall) if prior.stall else np.zeros(len(index))
 
 
-def _stall_ratio(num_stalled: int, expected: Array | float) -> Array | float:
-    """Returns the number of stalls over the expected number, for a machine with `num_stalled`: the posterior mean of a
-    rate whose prior is a gamma distribution of mean 1 and shape `STALL_EVIDENCE`. Most machines hardly ever stall, and
-    a few stall often.
+def _stall_evidence(chance: Array, stalled: Mask) -> Array:
+    """Returns the log likelihood of each measurement, stalled or not, on a machine that stalls often over that on a
+    usual one, where each stalls with its `chance`.
     """
-    return (STALL_EVIDENCE + num_stalled) / (STALL_EVIDENCE + expected)
+    usual = np.minimum(chance, MOST_STALLS)
+    return np.where(stalled, np.log(MOST_STALLS / usual), np.log((1 - MOST_STALLS) / (1 - usual)))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _StallFindings:
+    """Findings of measurements of one machine on its stalls."""
+
+    number: int
+    expected: Array
+    """Number that their chances add up to."""
+    evidence: Array
+    """Sum of `_stall_evidence`."""
+
+    def chance(self, before: Array, share: float) -> Array:
+        """Returns the chance of a stall, which was `before` without them. Most machines hardly ever stall, and a
+        `share` of them stalls often, with the chance `MOST_STALLS`; which kind one is, Bayes' rule tells. Of the
+        others, the chance is scaled by the posterior mean of a rate whose prior is a gamma distribution of mean 1 and
+        shape `STALL_EVIDENCE`.
+        """
+        from scipy.special import expit  # imported here, so that a command's --help does not wait for it
+
+        often = expit(self.evidence + math.log(share / (1 - share)))
+        scale = (STALL_EVIDENCE + self.number) / (STALL_EVIDENCE + self.expected)
+        return often * MOST_STALLS + (1 - often) * np.minimum(scale * before, MOST_STALLS)
 
 
 def _kernel(places: GPInputs, rows: Index, others: Index, prior: Prior) -> Array:

@@ -37,6 +37,8 @@ class StepTime:
     """The device's waiting for kernel launches and hooks."""
     tensor_s: Array
     """Tensor-parallel collectives."""
+    exchanges_s: Array
+    """Exchanges of blocks in context and expert parallelism, for which they wait."""
     pipeline_s: Array
     """Transfers of activations between stages."""
     bubble_s: Array
@@ -62,12 +64,14 @@ def step_time(columns: Columns) -> StepTime:
     waits = m * slot_layers * block.waits
     stepping = slot_layers * block.stepping
     attention = m * slot_layers * block.layer.attention
+    exchanged = m * slot_layers * block.exchanged
     return StepTime(
         total_s=m * slot + stepping + pipeline + bubble + data + optimizer,
-        compute_s=m * slot - tensor - waits - attention,
+        compute_s=m * slot - tensor - exchanged - waits - attention,
         attention_s=attention,
         host_s=waits + stepping,
         tensor_s=tensor,
+        exchanges_s=exchanged,
         pipeline_s=pipeline,
         bubble_s=bubble,
         data_s=data,
@@ -82,6 +86,8 @@ class _Block:
     layer: LayerSeconds
     busy: Array
     """Seconds of the device, without tensor-parallel collectives."""
+    exchanged: Array
+    """Seconds of `busy` in which the block waits for context and expert parallelism."""
     tensor: Array
     waits: Array
     """Seconds that the device waits for its host."""
@@ -109,6 +115,7 @@ class _Work:
     layer: LayerSeconds
     busy: Array
     """Seconds of the device, without tensor-parallel collectives."""
+    exchanged: Array
     tensor: Array
     device: Array
     """Seconds of the device, with its share of the head."""
@@ -133,6 +140,7 @@ def _work(c: Columns, head: Array) -> _Work:
     return _Work(
         layer=layer,
         busy=busy,
+        exchanged=context,
         tensor=tensor,
         # While the device computes the head, the host runs ahead into the backward pass.
         device=busy + tensor + np.where(c.is_piped, 0.0, head / c.layers),
@@ -152,7 +160,14 @@ def _block(c: Columns, head: Array) -> _Block:
         waits = np.where(c.software.waits_each_pass > 0, forward + backward, through)
     # The host reaches the optimizer's step after its last micro-step; the device's backlog then hides the host's time.
     stepping = _waits_s(c, work.host + costs_of(c).step_block_host_s(c), work.device) - through
-    return _Block(layer=work.layer, busy=work.busy, tensor=work.tensor, waits=waits, stepping=stepping)
+    return _Block(
+        layer=work.layer,
+        busy=work.busy,
+        exchanged=work.exchanged,
+        tensor=work.tensor,
+        waits=waits,
+        stepping=stepping,
+    )
 
 
 def boundary_bytes(c: Columns) -> Array:

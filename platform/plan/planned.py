@@ -11,7 +11,7 @@ DAY_S = 86400.0
 PARTS = {
     "compute": ("compute_s", "attention_s", "optimizer_s"),
     "host": ("host_s",),
-    "communication": ("tensor_s", "pipeline_s", "data_s"),
+    "communication": ("tensor_s", "exchanges_s", "pipeline_s", "data_s"),
     "bubble": ("bubble_s",),
 }
 """Parts of a step by the name they are reported under."""

@@ -27,7 +27,7 @@ PARTS = {
     "attention": ("attention_s",),
     "optimizer": ("optimizer_s",),
     "waiting for the host": ("host_s",),
-    "communication": ("tensor_s", "pipeline_s", "data_s"),
+    "communication": ("tensor_s", "exchanges_s", "pipeline_s", "data_s"),
     "pipeline bubbles": ("bubble_s",),
 }
 """Parts of a predicted step: name in reports, and fields of `StepTime`."""

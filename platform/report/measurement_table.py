@@ -138,6 +138,8 @@ _CELLS: dict[str, Callable[[MeasuredRow], Any]] = {
     "peak_reserved_gib": lambda row: row.run.peak_reserved_gib,
     "layout_id": lambda row: row.run.layout.id,
     "compile_s": lambda row: row.run.compile_s,
+    "adapter": lambda row: row.run.recipe.adapter if row.run.recipe.adapter_rank else None,
+    "lora_targets": lambda row: row.run.recipe.lora_targets if row.run.recipe.adapter_rank else None,
 }
 """Function that reads the cell of each other column of this project's rows."""
 _NAMES = (
@@ -145,7 +147,7 @@ _NAMES = (
     "tp,pp,cp,dp,strategy,micro_batch,grad_accum,global_batch,activation_ckpt,precision,flash_attention,iter_time_s,"
     "tokens_per_s_per_gpu,tflops_per_gpu,mfu,hfu,peak_mem_gb,status,vp,ep,seq_parallel,derived,notes,recipe,engine,"
     "optimizer,state_precision,grad_sync,offload,attention,loss,compile,compression,cap_gib,outcome,peak_reserved_gib,"
-    "layout_id,compile_s,experts,top_k,shared_ffn"
+    "layout_id,compile_s,experts,top_k,shared_ffn,adapter,lora_targets"
 )
 HEADER = tuple(dict.fromkeys((*_NAMES.split(","), *MODEL_PARALLEL)))
 """The columns in order. Published tables have those before `recipe`."""
@@ -168,7 +170,7 @@ _OF_RECIPE = frozenset(
             "seq_len",
             "precision",
         ),
-        *("optimizer", "state_precision", "compression"),
+        *("optimizer", "state_precision", "compression", "adapter", "lora_targets"),
     )
 )
 _OF_LAYOUT = frozenset((*_AXES, "gpus", "dp", "strategy", "flash_attention", "seq_parallel", "layout_id"))

@@ -99,7 +99,7 @@ def parts_of(profile: Profile, predicted: StepTime | None = None) -> list[StepPa
         StepPart(
             name=EXPOSED,
             measured_s=sums.communication_exposed_s,
-            predicted_s=model("tensor_s", "pipeline_s", "bubble_s", "data_s"),
+            predicted_s=model("tensor_s", "exchanges_s", "pipeline_s", "bubble_s", "data_s"),
         ),
         *(part for part in by_axis if part.measured_s),
         StepPart(name=idle, measured_s=sums.idle_s, predicted_s=model("host_s")),

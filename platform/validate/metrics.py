@@ -73,7 +73,7 @@ def scores(scored: Scored, rows: Sequence[int], rows_left_out: int) -> Scores:
         step_time_ape_mean=float(errors.mean()) if len(errors) else None,
         zero_shot_ape_median=_median(np.abs(scored.zero_shot_s[timed] / measured - 1)),
         memory_ape_median=_median(memory_errors),
-        near_best_ape_median=_median(errors[near_best(scored)[timed]]),
+        near_best_ape_median=_median(errors[near_best(scored, rows)[timed]]),
         rank_correlation=spearman(rate / predicted, rate / measured),
         regret_median=_median(np.array(regrets)),
         regret_mean=float(np.mean(regrets)) if regrets else None,
@@ -152,13 +152,17 @@ def first_choice_is_oom(scored: Scored, rows: Sequence[int]) -> bool:
     return bool(scored.out_of_memory[among[_is_least(seconds[among])]].mean() > 0.5)
 
 
-def near_best(scored: Scored) -> Mask:
-    """Returns the rows within `NEAR_BEST` times their cell's best."""
+def near_best(scored: Scored, rows: Sequence[int] | None = None) -> Mask:
+    """Returns a mask of all rows: those of the cells in `rows`, all where None, that are within `NEAR_BEST` times their
+    cell's best.
+    """
     result = np.zeros(len(scored.runs), dtype=bool)
-    for positions in cells_of(scored.runs).values():
-        times = scored.measured_s[positions]
+    among = range(len(scored.runs)) if rows is None else rows
+    for positions in cells_of([scored.runs[row] for row in among]).values():
+        index = [among[position] for position in positions]
+        times = scored.measured_s[index]
         if np.isfinite(times).any():
-            result[positions] = times <= NEAR_BEST * np.nanmin(times)
+            result[index] = times <= NEAR_BEST * np.nanmin(times)
     return result
 
 

@@ -7,7 +7,7 @@ of the row's stack at the time (`stacks`), and it leaves out a row that contradi
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 
@@ -26,8 +26,10 @@ from platform.validate.readings import Reading, Size, open_facts, recomputation_
 from platform.validate.row_parts import batch_of, cluster_of_row, layout_of_row, model_of
 from platform.validate.row_software import STAGES, software_of
 from trainers.records.measurement import TIMED, Outcome
+from trainers.spec.adapters import ALL_LINEAR
 from trainers.spec.layout_axes import CUTTING, DATA_PARALLEL, MODEL_PARALLEL
 from trainers.spec.model import FlopsConvention, ModelSpec
+from trainers.spec.recipe import Recipe
 
 GUESSED = "software not stated, taken for {} by the words of source and notes"
 UNSTATED_CHECKPOINTING = "activation_ckpt not stated, averaged over what may fit"
@@ -108,6 +110,7 @@ def _columns(row: Row, model: ModelSpec, cluster: ClusterSpec, layout: Mapping[s
         or (row.get("float8_scaling") == "blockwise" and cluster.device.architecture != "Blackwell"),
         compression=row.get("compression", "") or "none",
     )
+    work = dataclasses.replace(work, **_of_adapter(row, model))
     return features(
         work,
         layouts,
@@ -120,6 +123,21 @@ def _columns(row: Row, model: ModelSpec, cluster: ClusterSpec, layout: Mapping[s
             **({} if row.get("engine") else dict.fromkeys(STAGE_COLUMNS, 0.0)),
         },
     )
+
+
+def _of_adapter(row: Row, model: ModelSpec) -> dict[str, Any]:
+    """Returns the fields of a row's work in which adapters beside a frozen model differ from training all of it."""
+    if row.get("adapter", "none") in ("", "none"):
+        return {}
+    recipe: dict[str, Any] = {
+        "compute_precision": row["precision"],
+        "state_precision": row.get("state_precision") or "fp32",
+        "adapter": row["adapter"],
+        "lora_targets": row.get("lora_targets") or ALL_LINEAR,
+    }
+    work = TrainingWork.of(Recipe(model=model, seq_len=positive_number(row, "seq_len"), global_batch=1, **recipe))
+    fields = ("adapter_rank", "adapted", "stored_bytes", "quantised", "gathered_bytes")
+    return {name: getattr(work, name) for name in fields}
 
 
 def _step_time_s(row: Row, values: Mapping[str, float], model: ModelSpec) -> float | None:

@@ -19,7 +19,7 @@ from platform.cost_model.mesh import context_s
 from platform.cost_model.predict import predict
 from platform.cost_model.step_time import step_time
 from search_spaces.qwen3 import QWEN3_30B_A3B
-from tests.cost_model.points import point
+from tests.cost_model.points import changed, point
 from trainers.spec.batch import BatchPoint
 from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
@@ -58,6 +58,17 @@ def test_few_rows_an_expert_take_longer_for_a_flop_and_more_experts_no_less() ->
     assert all(later <= before * (1 + 1e-9) for before, later in itertools.pairwise(by_rows))
     of_experts = [float(step_time(columns_of(GROUPED, 1, num_experts=number)).compute_s[0]) for number in (8, 32, 128)]
     assert of_experts == sorted(of_experts) and of_experts[0] < of_experts[-1]
+
+
+def test_routers_of_this_project_multiply_in_fp32_and_those_of_others_as_all_products_do() -> None:
+    c = columns_of(GROUPED, 8)
+    tokens, experts, hidden = 8 * 4096, 128, 2048
+    in_fp32 = np.add(*COSTS.products_s(c, c.tokens))
+    in_bf16 = np.add(*COSTS.products_s(changed(c, own_mesh=0.0), c.tokens))
+    flops = 6 * tokens * experts * hidden
+    by_flops = flops / c.plain_flops - flops / c.matmul_flops
+    assert 0.9 * by_flops < in_fp32 - in_bf16 < 2 * by_flops
+    assert COSTS.products_s(changed(c, plain_flops=1e18), c.tokens)[0] < COSTS.products_s(c, c.tokens)[0]
 
 
 @pytest.mark.parametrize("micro_batch", MICRO_BATCHES)

@@ -68,7 +68,7 @@ def test_the_bubble_is_the_papers_and_virtual_stages_divide_it() -> None:
     # gradient of the head's input, which leaves the others a slightly shorter bubble.
     columns = changed(columns, vocab=128.0, inter_bandwidth=1e18, inter_latency=0.0)
     step = step_time(columns)
-    busy = step.compute_s + step.attention_s + step.tensor_s + step.host_s
+    busy = step.compute_s + step.attention_s + step.tensor_s + step.exchanges_s + step.host_s
     assert float((step.bubble_s / busy)[0]) == pytest.approx(7 / 64, rel=0.02)
     halved = step_time(changed(columns, virtual=2.0))
     assert float(halved.bubble_s[0]) == pytest.approx(float(step.bubble_s[0]) / 2)

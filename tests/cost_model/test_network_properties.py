@@ -258,7 +258,7 @@ def test_each_kind_of_parallelism_depends_on_the_network_just_where_its_groups_s
     assert np.array_equal(slow.data_s != fast.data_s, _spans(DATA) | tied)
     # Which stage of a pipeline is the slowest depends on its links too.
     alone = columns.pp == 1
-    for part, axes in (("tensor_s", TENSOR), ("compute_s", CONTEXT)):
+    for part, axes in (("tensor_s", TENSOR), ("exchanges_s", CONTEXT)):
         differs = ~np.isclose(getattr(slow, part), getattr(fast, part), rtol=1e-9, atol=0.0)
         assert np.array_equal(differs[alone], _spans(axes)[alone])
     for kind in (_spans(DATA) & ~tied, _spans(TENSOR), _spans(CONTEXT), wide & (columns.pp > 1)):

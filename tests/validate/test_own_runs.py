@@ -1,6 +1,7 @@
 """This project's own runs, and those published after the cost model, scored against its predictions."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
@@ -30,6 +31,7 @@ def test_this_projects_own_h200_runs() -> None:
     assert (report.oom_missed, report.oom_false_alarms) == (0, 0)
 
 
+APART = MEASUREMENTS / "apart"
 MISSED_UNDER_TORCH_2_11 = {"bloom7b-guided-1xH200.csv": 3}
 """Full checkpointing of compiled blocks, which kept what BLOOM's GELU saves there
 (docs/lab/memory.csv#full-checkpointing-torch211).
@@ -45,6 +47,15 @@ def test_the_h200_runs_of_the_search_itself(name: str) -> None:
     assert report.step_time_ape_median is not None and report.step_time_ape_median < 0.12
     assert report.memory_ape_median is not None and report.memory_ape_median < MEMORY_WITHIN.get(name, 0.05)
     assert report.oom_missed == MISSED_UNDER_TORCH_2_11.get(name, 0)
+
+
+@pytest.mark.parametrize("path", sorted(APART.glob("*.csv")), ids=lambda path: path.stem)
+def test_the_runs_of_the_lab(path: Path) -> None:
+    """Checks rows of adapters, of FP8, of experts and of new families."""
+    report = validate(read_rows(path)).overall
+    assert report.rows_left_out == 0 and (report.oom_missed, report.oom_false_alarms) == (0, 0)
+    assert report.step_time_ape_median is not None and report.step_time_ape_median < 0.12
+    assert report.memory_ape_median is not None and report.memory_ape_median < 0.08
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from platform.validate.__main__ import main
-from platform.validate.evaluation import constant_mfu, merged, score_table
-from platform.validate.metrics import regret, scores, spearman
+from platform.validate.evaluation import cells_of, constant_mfu, merged, score_table
+from platform.validate.metrics import near_best, regret, scores, spearman
 from platform.validate.rows import read_rows
 from platform.validate.validation import validate
 from tests.cost_model.points import TABLES
@@ -46,6 +46,15 @@ def test_rank_correlation_by_hand() -> None:
     assert spearman(np.array([1.0, 2.0, 3.0]), np.array([30.0, 20.0, 10.0])) == pytest.approx(-1)
     assert spearman(np.array([1.0, 2.0, 2.0, 4.0]), np.array([1.0, 3.0, 2.0, 4.0])) == pytest.approx(0.9487, abs=1e-4)
     assert spearman(np.array([1.0, 2.0]), np.array([1.0, 2.0])) is None
+
+
+def test_rows_near_their_cells_best_are_the_same_by_cells_as_of_all() -> None:
+    scored = score_table(merged(tr3m()))
+    every = near_best(scored)
+    assert 0 < every.sum() < len(every)
+    for rows in cells_of(scored.runs).values():
+        of_cell = near_best(scored, rows)
+        assert np.array_equal(np.flatnonzero(of_cell), [row for row in rows if every[row]])
 
 
 def test_regret_by_hand() -> None:

@@ -22,6 +22,7 @@ from platform.cost_model.hardware import BANDWIDTH_SHARE
 LAUNCHES = constants.words("experts", "LAUNCHES")
 ROW_ACCESSES = constants.words("experts", "ROW_ACCESSES")
 ROUTER_BYTES = constants.number("experts", "ROUTER_BYTES")
+ROUTING_BYTES = constants.words("experts", "ROUTING_BYTES")
 PLACE_BYTES = {"own": 24.0, "received": 44.0}
 """Bytes that are saved for each token and expert of it, 8 for a number: places in sorting and the choice; where ranks
 exchange rows, the sender's and the receiver's, with notes (`trainers/kernels/experts.py`, `dispatch.py`)."""
@@ -33,12 +34,13 @@ class _ExpertsCosts(DenseCosts):
 
     def products_s(self, c: Columns, tokens: Array) -> tuple[Array, Array]:
         h, heads, chosen = c.hidden, c.attention_width, c.blocks["experts_per_token"]
-        shapes = (((heads + 2 * c.kv_width) / c.tp, h), (h, heads / c.tp), (c.blocks["num_experts"], h))
+        shapes = (((heads + 2 * c.kv_width) / c.tp, h), (h, heads / c.tp))
         rows = tokens * chosen * _unevenness(c)
         groups = np.maximum(np.minimum(c.blocks["num_experts"] / c.parts("experts"), rows), 1.0)
         ffn = c.blocks["ffn"] / c.tp  # other software cuts experts too
-        forward = [matmul_s(c, tokens, *shape) for shape in shapes]
-        backward = [backward_matmul_s(c, tokens, *shape) for shape in shapes]
+        router = _as_router(c), tokens, c.blocks["num_experts"], h
+        forward = [*(matmul_s(c, tokens, *shape) for shape in shapes), matmul_s(*router)]
+        backward = [*(backward_matmul_s(c, tokens, *shape) for shape in shapes), backward_matmul_s(*router)]
         has_shared = c.blocks["shared_ffn"] > 0
         if np.any(has_shared):
             shared = np.where(has_shared, c.blocks["shared_ffn"], 1.0) / c.tp  # a product of no width has no time
@@ -62,7 +64,15 @@ class _ExpertsCosts(DenseCosts):
         a_row = c.hidden * c.compute_bytes / (c.bandwidth * BANDWIDTH_SHARE)
         accesses = rows * np.where(_is_fused(c), ROW_ACCESSES["compiled"], ROW_ACCESSES["eager"])
         accesses = accesses + tokens * _travelling(c) * ROW_ACCESSES["received"]
-        return _with_count(c, forward + accesses * a_row, backward + (accesses + rows) * a_row)
+        casts, scores = tokens * _cast_bytes(c), tokens * c.blocks["num_experts"]
+        moved = casts + scores * ROUTING_BYTES["score"] + rows * ROUTING_BYTES["row"]
+        moved_back = casts + scores * ROUTING_BYTES["score_backward"]
+        bandwidth = c.bandwidth * BANDWIDTH_SHARE
+        return _with_count(
+            c,
+            forward + accesses * a_row + moved / bandwidth,
+            backward + (accesses + rows) * a_row + moved_back / bandwidth,
+        )
 
     def further_launches(self, c: Columns) -> Array:
         """Returns the kernels of routing and sorting, or of the loop over experts."""
@@ -98,6 +108,24 @@ def _norm_bytes(c: Columns) -> Array:
     """
     of_heads = np.where(c.compute_bytes < 4, 6.0, 8.0) * c.blocks["normed_heads"]
     return 4.0 * 2 * c.hidden + of_heads * (c.attention_width + c.kv_width)
+
+
+def _as_router(c: Columns) -> Columns:
+    """Returns the columns whose products are the router's: of this project in fp32 on the units for fp32, of other
+    software in the type of all products.
+    """
+    in_fp32 = c.own_mesh > 0
+    return dataclasses.replace(
+        c,
+        matmul_flops=np.where(in_fp32, c.plain_flops, c.matmul_flops),
+        compute_bytes=np.where(in_fp32, 4.0, c.compute_bytes),
+        cast_bytes=np.where(in_fp32, 0.0, c.cast_bytes),
+    )
+
+
+def _cast_bytes(c: Columns) -> Array:
+    """Returns the bytes that pass through memory for a token's cast to the router's type, or its gradient's back."""
+    return np.where((c.own_mesh > 0) & (c.compute_bytes < 4), c.hidden * ROUTING_BYTES["cast"], 0.0)
 
 
 def _with_count(c: Columns, forward: Array, backward: Array) -> tuple[Array, Array]:
