@@ -110,7 +110,8 @@ def page() -> str:
         "",
         "Where steps of a sweep stall no layout tells when, which bounds every prediction from the layout: of"
         " nanotron's, many twins that differ in the ZeRO stage alone are more than 1.5 times apart"
-        " ([how many](../lab/2026-11-29.md)); its rows whose twin is as fast have a part of their own.",
+        " ([how many](../lab/cost-model.csv#cost-software-unknown.2)); its rows whose twin is as fast have a part of"
+        " their own.",
         "",
         "Each part was scored at the commits beside its name; what changed in the model since then is not in it.",
     ]  # fmt: skip
