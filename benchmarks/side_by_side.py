@@ -25,7 +25,7 @@ from typing import Any
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
 from benchmarks.large_study import PLACE, Played, subject
 from platform.search.loop.budget import Budget
-from platform.search.loop.jobs import TrialSettings, planned_gib
+from platform.search.loop.jobs import TrialSettings, planned_figures
 from platform.search.loop.lanes import Lanes
 from platform.search.loop.loop import SearchLoop
 from platform.search.loop.together import Together
@@ -116,6 +116,7 @@ def play(
     played, clock = Played(on), _Clock()
     columns = None if on.plan.columns is None or searcher == "sweep" else on.plan.columns
     driver_s, slowest_s = 0.0, 0.0
+    predicted_gib, predicted_speed = planned_figures(on.plan.candidates, on.plan.columns)
 
     def timed(began_s: float) -> None:
         nonlocal driver_s, slowest_s
@@ -147,7 +148,8 @@ def play(
                         commit="0123456",
                         cap_gib=None,
                         timing=on.timing,
-                        predicted_gib=planned_gib(on.plan.candidates, on.plan.columns),
+                        predicted_gib=predicted_gib,
+                        predicted_speed=predicted_speed,
                         rules=rules,
                     ),
                     clock=clock,

@@ -68,6 +68,8 @@ class SearchProgress:
     """The cost model's prediction of each of `last`; empty where it does not know the device."""
     model_error: str = ""
     """The model's error so far; "" where unknown."""
+    lagging: tuple[str, ...] = ()
+    """Addresses of the nodes that are left out because they lag."""
     miniature: bool = False
 
 

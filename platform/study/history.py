@@ -16,6 +16,7 @@ from search_spaces.candidate import Candidate
 from trainers.records.journal import (
     End,
     GateCurves,
+    Lagging,
     Line,
     Measured,
     Peak,
@@ -49,6 +50,8 @@ class History:
         self.planned: Planned | None = None
         """What the last session may try; None in journals of older versions."""
         self.peaks: list[Peak] = []
+        self.lagging: dict[str, Lagging] = {}
+        """Nodes that lag, by their addresses."""
         self.probe: Probe | None = None
         """Devices and links as the study's first trial measured them; None where they were known."""
         self.gates: list[GateCurves] = []
@@ -116,6 +119,8 @@ class History:
                 self.planned = entry
             case Peak():
                 self.peaks.append(entry)
+            case Lagging():
+                self.lagging[entry.node] = entry
             case Probed(probe=probe):
                 self.probe = probe
             case GateCurves():
@@ -190,11 +195,12 @@ class History:
 
     @property
     def paces(self) -> Paces:
-        """The paces of nodes by their matmul peaks; empty where these are alike, and on CPUs, whose peaks tell what
-        else runs there.
+        """The paces of nodes that lag, and by their matmul peaks of the others; empty where these are alike, and on
+        CPUs, whose peaks tell what else runs there.
         """
         on_gpus = self.header is not None and self.header.cluster.device_kind == "cuda"
-        return paces_of(self.peaks) if on_gpus else UNKNOWN
+        paces = paces_of(self.peaks) if on_gpus else UNKNOWN
+        return {**paces, **{node: lag.pace for node, lag in self.lagging.items()}} if self.lagging else paces
 
     @property
     def trials(self) -> tuple[TrialStart, ...]:

@@ -139,6 +139,21 @@ class Peak:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Lagging:
+    """A node that is slower than the others, on which no further trial runs where others hold one."""
+
+    kind: ClassVar[str] = "lagging"
+    optional: ClassVar[bool] = True
+    at: str = ""
+    node: str
+    """The node's address."""
+    pace: float
+    """Its speed over that of the other nodes."""
+    by: Literal["peak", "figures"]
+    """Whether its matmul peaks say so, or figures of its trials beside what was believed of these."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Probed:
     """Devices and links as the study's first trial measured them before its ladder."""
 
@@ -353,6 +368,7 @@ Line = (
     | StudyCopy
     | Planned
     | Peak
+    | Lagging
     | Probed
     | TrialStart
     | RungStart

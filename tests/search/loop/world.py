@@ -1,5 +1,5 @@
-"""A cluster on which anything may happen: searches share its nodes, of which any may lag, leave or join, trials end, die
-or hang, and the driver is killed at any line of a journal. Trials write their lines when they come to them.
+"""A cluster on which anything may happen: searches share its nodes, of which any may lag, leave or join, trials end,
+die or hang, and the driver is killed at any line of a journal. Trials write their lines when they come to them.
 """
 
 import dataclasses
@@ -8,6 +8,7 @@ import random
 from collections import Counter
 from collections.abc import Generator, Sequence
 from pathlib import Path
+from typing import Any
 
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
 from platform.search.loop.budget import Budget
@@ -25,7 +26,7 @@ from tests.samples import header
 from tests.search.loop.backend import CLUSTER, Clock, result
 from tests.search.loop.conftest import TIMING
 from trainers.records.job import GateSize, Job
-from trainers.records.journal import End, GateCurves, Line, Measured, Profile, Resume, RungStart, TrialState
+from trainers.records.journal import End, GateCurves, Line, Measured, Peak, Profile, Resume, RungStart, TrialState
 from trainers.records.measurement import Outcome
 from trainers.records.sums import Sums
 from trainers.spec.layout import Layout
@@ -59,6 +60,10 @@ class Chances:
     """Share of events at which a node leaves or joins."""
     noise: float = 0.0
     """By how much a figure is below the point's own speed at most."""
+    peaks: bool = False
+    """Whether trials measure matmul peaks, which show a node's pace."""
+    predicts: bool = False
+    """Whether a plan predicts the points' speeds, up to 5 % off from half of them."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,9 +106,9 @@ class World:
         self.begun: list[tuple[SearchLoop, Job]] = []
         self.most_beside = 0
 
-    def session(self, budget: Budget = Budget(), *, lines_left: int = -1) -> None:
+    def session(self, budget: Budget | None = None, *, lines_left: int = -1) -> None:
         """Plays a session of every search to its end, or until `lines_left` lines are written."""
-        self.budget, self.lines_left = budget, lines_left
+        self.budget, self.lines_left = budget or Budget(), lines_left
         self.gone.clear()
         self.loops = [self._loop(study, kind) for study, kind in zip(self.studies, self.kinds, strict=True)]
         began_s, together = self.clock.now_s, Together(self.loops)
@@ -125,7 +130,7 @@ class World:
     def _loop(self, study: Study, kind: Kind) -> SearchLoop:
         settings = TrialSettings(
             cluster=CLUSTER, cpus_per_worker=1.0, recorder="none", commit="0123456", cap_gib=2.0, timing=TIMING,
-            rules=kind.rules,
+            rules=kind.rules, predicted_speed=self._predicted(kind) if self.chances.predicts else {},
         )  # fmt: skip
         lanes = Lanes(
             lambda: dict(self.present), nodes_per_trial=kind.nodes_per_trial, trials_per_node=kind.trials_per_node
@@ -139,6 +144,15 @@ class World:
             clock=self.clock,
             lanes=lanes,
         )
+
+    def _predicted(self, kind: Kind) -> dict[str, dict[int, float]]:
+        return {
+            candidate.key: {
+                micro_batch: true_speed(candidate.layout, micro_batch) * self.chance.uniform(0.475, 0.525)
+                for micro_batch in candidate.micro_batches
+            }
+            for candidate in kind.candidates
+        }
 
     def _play(self, together: Together) -> None:
         events: list[tuple[float, int, SearchLoop, Job, Generator[float, None, Ending]]] = []
@@ -208,10 +222,16 @@ class World:
     def _life(self, loop: SearchLoop, job: Job) -> Generator[float, None, Ending]:
         """Lives a trial: yields the seconds until its next line, and returns its end."""
         study, chance, chances = loop.study, self.chance, self.chances
-        slow = 1 / min((self.pace[node] for node in job.nodes), default=1.0)
+        placed = job.nodes or tuple(self.present)[: loop.lanes.nodes_per_trial]  # anywhere
+        addresses = tuple(self.present[node] for node in placed)
+        slow = 1 / min(self.pace[node] for node in placed)
         yield START_S * chance.uniform(1.0, 1.5)
         if chance.random() < chances.unstarted:
             return Ending(state="failed", reason="no worker spoke", started=False)
+        if chances.peaks and job.matmul_peak_tflops is None:
+            tflops = tuple(0.5 * self.pace[node] * chance.uniform(0.95, 1.0) for node in placed)
+            peak: dict[str, Any] = {"tflops": max(tflops), "by_device": tflops, "nodes": addresses}
+            study.record(Peak(device="Made-up CPU", precision="fp32", **peak))
         if job.gate is not None:
             yield GATE_S * slow
             is_reference = not job.is_winner_run
@@ -242,7 +262,6 @@ class World:
             if chance.random() < chances.dies:
                 neighbours = loop.neighbours(job.trial_id, on_its_nodes=True)
                 return Ending(state="failed", reason="a process is gone", is_crowded=bool(neighbours))
-            addresses = tuple(self.present[node] for node in job.nodes)
             if chance.random() < chances.hangs:
                 hung = result(job, batch, None, outcome=Outcome.HUNG, reason="it hung", addresses=addresses)
                 study.record(Measured(measurement=hung))
