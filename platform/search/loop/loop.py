@@ -162,8 +162,7 @@ class SearchLoop:
                 self._log.write()
             return None
         if isinstance(trial, ConfirmationTrial):
-            nodes = place(is_alone=True, at=self._nodes_of_round(trial))
-            is_alone = math.isfinite(self.spending.gpu_left_s())
+            nodes, is_alone = place(is_alone=True, at=self._nodes_of_round(trial)), False
         else:
             nodes, is_alone = place(is_alone=trial.is_alone), trial.is_alone
         if nodes is None:
@@ -186,7 +185,8 @@ class SearchLoop:
         self._begin(job, start, is_alone=is_alone)
         if isinstance(trial, ExplorationTrial):
             self._search.begin(trial)
-        self.spending.begin(job.trial_id, job.layout.world_size, searches=not start.is_final)
+        expected_s = self._time_plan().expected_s(trial) if isinstance(trial, ConfirmationTrial) else 0.0
+        self.spending.begin(job.trial_id, job.layout.world_size, searches=not start.is_final, expected_s=expected_s)
         return job
 
     def _begin(self, job: Job, start: TrialStart, *, is_alone: bool) -> None:

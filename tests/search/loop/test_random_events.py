@@ -65,7 +65,8 @@ def test_nothing_is_lost_or_measured_twice_and_every_search_ends(seed: int, num_
             world.chances = Chances(
                 dies=chance.choice([0.0, 0.05, 0.3]), hangs=chance.choice([0.0, 0.05]),
                 out_of_memory=chance.choice([0.0, 0.2]), unstarted=chance.choice([0.0, 0.05, 0.5]),
-                node_events=chance.choice([0.0, 0.02, 0.1]), noise=chance.choice([0.0, 0.1]),
+                node_events=chance.choice([0.0, 0.02, 0.1]), noise=chance.choice([0.0, 0.1, 0.5]),
+                peaks=chance.random() < 0.5, predicts=chance.random() < 0.5,
             )  # fmt: skip
             world.session(budget_of(chance), lines_left=chance.choice([-1, chance.randint(0, 60)]))
         world.chances = Chances()
@@ -91,6 +92,7 @@ def test_no_budget_is_overspent_by_more_than_one_trial(seed: int, num_searches: 
         world = World(Path(folder), chance, kinds_of(chance, num_searches), num_nodes)
         for _ in range(3):
             budget, began_s = budget_of(chance), world.clock.now_s
+            world.chances = Chances(noise=chance.choice([0.0, 0.5]))
             world.session(budget)
             for loop in world.loops:
                 assert loop.spending.gpu_s <= (budget.gpu_s or 1e9) + 2 * LONGEST_S

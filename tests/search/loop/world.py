@@ -288,6 +288,8 @@ class World:
         assert max(keys.values()) == 1, "no layout runs twice at a time"
         finals = [other for other in of_loop if other.repeat or not other.rungs]
         assert len(finals) in (0, len(of_loop)), "what follows the search runs after it"
+        rounds = Counter((other.recipe.id, other.repeat) for other in finals if other.rungs)
+        assert max(rounds.values(), default=1) == 1, "runs of a round follow each other"
         assert not set(job.nodes) - self.present.keys(), "a node that is not there"
         assert len(set(job.nodes)) == len(job.nodes) and len(job.nodes) in (0, loop.lanes.nodes_per_trial)
 
