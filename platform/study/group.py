@@ -1,7 +1,9 @@
-"""The folder of a search repeated on several numbers of devices, which names the studies that belong together.
+"""The folder of several searches of one command, of several models or on several numbers of devices, which names the
+studies that belong together.
 
-Each number has an ordinary study of its own beside it, `NAME-4gpu` for four. Their journals are the truth; this folder
-holds what they have in common, `scaling.json`, and what is made of them.
+Each has an ordinary study of its own beside it, `NAME-4gpu` for four devices, `NAME-gpt2` for a model, `NAME-gpt2-4gpu`
+for both. Their journals are the truth; this folder holds what they have in common, `scaling.json`, and what is made of
+them.
 """
 
 import dataclasses
@@ -23,18 +25,25 @@ class StudyGroup:
     """The content of `scaling.json`."""
 
     counts: tuple[int, ...]
-    """Numbers of devices, ascending."""
+    """Numbers of devices, ascending; empty for the models' own."""
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
     """The options that all the studies share, as in `platform.search.setup.options.StudyOptions`."""
+    models: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
+    """The space of each model by the model's part of a study's name, in order; empty for one model."""
+
+    def members(self, name: str) -> list[str]:
+        """Returns the names of the studies of the group `name`, model by model."""
+        counts: tuple[int | None, ...] = self.counts or (None,)
+        return [member(name, count, model) for model in self.models or ("",) for count in counts]
 
 
-def member(name: str, count: int) -> str:
-    """Returns the name of the study on `count` devices."""
-    return f"{name}-{count}gpu"
+def member(name: str, count: int | None = None, model: str = "") -> str:
+    """Returns the name of the study on `count` devices (None: the model's own number) and of this model."""
+    return "-".join(filter(None, (name, model, "" if count is None else f"{count}gpu")))
 
 
 def is_group(folder: Path) -> bool:
-    """Returns whether `folder` belongs to a search on several numbers of devices and not to a study."""
+    """Returns whether `folder` belongs to several searches of one command and not to a study."""
     return (folder / SCALING).is_file()
 
 
@@ -67,16 +76,15 @@ def read_group(folder: Path) -> StudyGroup:
 
 
 def members_of(folder: Path) -> list[Path]:
-    """Returns the folders of all studies in the search on several numbers of devices that includes the study in
-    `folder`.
-    """
-    name, _, last = folder.name.rpartition("-")
-    common = folder.parent / name
-    if not name or not last.endswith("gpu") or not is_group(common):
-        return []
-    try:
-        group = read_group(common)
-    except InputError:
-        return []
-    members = [folder.parent / member(name, count) for count in group.counts]
-    return members if folder in members else []
+    """Returns the folders of all studies of the command that includes the study in `folder`."""
+    name = folder.name
+    while name := name.rpartition("-")[0]:
+        if not is_group(folder.parent / name):
+            continue
+        try:
+            members = read_group(folder.parent / name).members(name)
+        except InputError:
+            continue
+        if folder.name in members:
+            return [folder.parent / other for other in members]
+    return []
