@@ -10,6 +10,7 @@ import math
 import statistics
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from platform.study.node_paces import slowest_by_node
 from trainers.records.journal import Lagging, Peak
@@ -20,16 +21,10 @@ SHARE = {"cuda": 0.10, "cpu": 0.40}
 cores are shared with others."""
 SIGHTINGS = {"cuda": 2, "cpu": 3}
 """Measurements of a node's matmul peak that must be slow one after another, by kind of device."""
-LEAST_TRIALS = 3
-"""Trials of a node before its figures say anything of it."""
 KEPT = 12
 """Last figures of a node that count."""
 MISTAKES = 0.01
 """Chance with which figures name any healthy node of the cluster."""
-LEAST_NOISE = 0.01
-"""Least deviation of a figure's logarithm: what a point differs by from run to run on a quiet machine."""
-MEDIAN_NOISE = math.sqrt(math.pi / 2)
-"""Deviation of a median over that of a mean of as many values."""
 
 
 def by_peaks(peaks: Sequence[Peak], device_kind: str) -> tuple[dict[str, float], frozenset[str]]:
@@ -89,26 +84,29 @@ class NodeFigures:
                 self._of_node[node].append(statistics.median(distances))
 
     def lagging(self, nodes: Collection[str], share: float) -> dict[str, float]:
-        """Returns which of these nodes lag, with their speed over that of the others: they are slower by at least
-        `share` and by more than the interval of a median of so few figures.
+        """Returns which of these nodes lag, with their speed over that of the others: their figures are slower than the
+        others' by more than `share`, by the rank test of Mann and Whitney, to which it is all the same how far a stall
+        is off.
         """
-        medians = {node: statistics.median(values) for node, values in self._of_node.items()}
         slow: dict[str, float] = {}
         for node in nodes:
-            its = self._of_node.get(node, ())
-            others = [median for other, median in medians.items() if other != node]
-            if len(its) < LEAST_TRIALS or not others:
+            its, others = self._of_node.get(node), [value for other, values in self._of_node.items() if other != node
+                                                    for value in values]  # fmt: skip
+            if not its or not others:
                 continue
-            lead = medians[node] - statistics.median(others)
-            if lead <= math.log(1 - share) and lead < -self._interval(medians, len(its)):
+            lead = statistics.median(its) - statistics.median(others)
+            # It is asked after each trial of a node.
+            if lead < math.log(1 - share) and _chance(its, others, share) < MISTAKES / (KEPT * len(self._of_node)):
                 slow[node] = math.exp(lead)
         return slow
 
-    def _interval(self, medians: Mapping[str, float], count: int) -> float:
-        off = [abs(value - medians[node]) for node, values in self._of_node.items() for value in values]
-        noise = max(LEAST_NOISE, statistics.median(off) / statistics.NormalDist().inv_cdf(0.75))
-        quantile = statistics.NormalDist().inv_cdf(1 - MISTAKES / len(medians))
-        return quantile * MEDIAN_NOISE * noise / math.sqrt(count)
+
+def _chance(its: Iterable[float], others: Sequence[float], share: float) -> float:
+    """Returns the chance of such logarithms of a node that is no more than `share` slower."""
+    from scipy.stats import mannwhitneyu  # takes a second, which a search without a slow node need not pay
+
+    test: Any = mannwhitneyu([value - math.log(1 - share) for value in its], others, alternative="less")
+    return float(test.pvalue)
 
 
 def sentence_of(lagging: Lagging) -> str:

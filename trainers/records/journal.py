@@ -1,6 +1,7 @@
 """The records of a journal: one frozen value a line. `trainers/records/journal_lines.py` converts them to text."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, get_args
 
@@ -84,6 +85,8 @@ def _arguments(name: str, value: Any) -> tuple[str, ...]:
     option = "--" + name.replace("_", "-")
     if name == "space" or value is True:
         return (str(value) if name == "space" else option,)
+    if name == "further":
+        return tuple(map(str, value))
     if name == "set":
         return tuple(word for change in value for word in (option, str(change)))
     return (option, ",".join(map(str, value)) if isinstance(value, list) else str(value))  # type: ignore[reportUnknownArgumentType]
@@ -140,7 +143,11 @@ class Peak:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Lagging:
-    """A node that is slower than the others, on which no further trial runs where others hold one."""
+    """A node that is slower than the others, on which no further trial runs where others hold one.
+
+    Raises:
+        ValueError: the pace is none.
+    """
 
     kind: ClassVar[str] = "lagging"
     optional: ClassVar[bool] = True
@@ -151,6 +158,10 @@ class Lagging:
     """Its speed over that of the other nodes."""
     by: Literal["peak", "figures"]
     """Whether its matmul peaks say so, or figures of its trials beside what was believed of these."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.pace < math.inf:
+            raise ValueError(f"pace of a node must be a number above 0, got {self.pace}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

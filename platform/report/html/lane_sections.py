@@ -22,7 +22,7 @@ def trials_side_by_side(results: Sequence[StudyResult]) -> Iterator[Block]:
             if words := lagging_words(result.history):
                 yield Paragraph(words)
             yield Paragraph(
-                "Teal: the search; amber: final runs, alone; grey: lost with its node or process.", note=True
+                "Teal: the search; amber: final runs; grey: lost with its node or process.", note=True
             )
 
 

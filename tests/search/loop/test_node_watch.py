@@ -40,7 +40,7 @@ def test_a_slow_node_is_named_and_nothing_further_runs_there(world: World, chanc
     (lag,) = history.lagging.values()
     assert (lag.node, lag.by) == ("10.0.0.3", by) and lag.pace == pytest.approx(0.5, abs=0.05)
     on_it = [number for number, start in enumerate(history.trials) if "10.0.0.3" in start.nodes]
-    assert 3 <= len(on_it) <= 5 and on_it[-1] < len(history.trials) / 2
+    assert 3 <= len(on_it) <= 7 and on_it[-1] < 0.6 * len(history.trials)
     assert "Node 10.0.0.3 lags: " in lagging_words(history)
     assert not any(history.missing(candidate) for candidate in SEARCH.candidates)
     if not chances.noise:
@@ -125,7 +125,7 @@ def test_figures_name_a_node_once_they_are_further_off_than_figures_scatter() ->
 
 def test_a_point_is_held_to_what_it_reached_elsewhere_where_nothing_is_predicted() -> None:
     figures = NodeFigures({})
-    for number in range(3):
+    for number in range(9):
         for node, speed in (("a", 1000.0), ("b", 990.0 + number), ("c", 500.0)):
             figures.add(f"layout {number}", [on(node, speed * (1 + number))])
     assert list(figures.lagging("abc", 0.4)) == ["c"]

@@ -77,7 +77,7 @@ def test_nothing_is_lost_or_measured_twice_and_every_search_ends(seed: int, num_
             assert not any(history.missing(candidate) for candidate in kind.candidates)
             assert not measured_twice(loop.study)
             assert len({start.trial_id for start in history.trials}) == len(history.trials)
-            begun = len(world.begun)
+        begun = len(world.begun)
         world.session()
         assert len(world.begun) == begun, "nothing is left for a further session"
         for study in world.studies:

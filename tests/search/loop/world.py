@@ -210,8 +210,8 @@ class World:
         """Makes the study's lines count: behind the last of them the driver is killed."""
         record = study.record
 
-        def counted(line: Line) -> None:
-            record(line)
+        def counted(entry: Line) -> None:
+            record(entry)
             if self.lines_left == 0:
                 self.lines_left = -1
                 raise Cut
