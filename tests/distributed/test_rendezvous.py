@@ -74,15 +74,11 @@ def test_ranks_of_one_host_meet_in_a_folder_of_this_user_s_and_stay_on_loopback(
 
 def test_trials_that_share_a_host_meet_each_in_a_folder_of_its_own(tmp_path: Path, over_network: list[Any]) -> None:
     config = groups.process_group(on_cuda=False, timeout_s=9, folder=str(tmp_path))
-    lanes = [(config.backend_cls(), Workers(["n1", "n1"])) for _ in range(3)]
-    for backend, workers in lanes:
-        backend.on_start(workers, config)  # pyright: ignore[reportArgumentType]
-    places = [{group["init_method"] for group in workers.groups_made} for _, workers in lanes]
+    lanes = [Workers(["n1", "n1"]) for _ in range(3)]
+    for workers in lanes:  # of Ray's backend there is one a process, and each lane has a process
+        config.backend_cls().on_start(workers, config)  # pyright: ignore[reportArgumentType]
+    places = [{group["init_method"] for group in workers.groups_made} for workers in lanes]
     assert all(len(place) == 1 for place in places) and len(set.union(*places)) == 3 and not over_network
-    (first, its_workers), *others = lanes
-    first.on_shutdown(its_workers, config)  # pyright: ignore[reportArgumentType]
-    left = {f"file://{folder}/store" for folder in tmp_path.iterdir()}
-    assert left == {workers.groups_made[0]["init_method"] for _, workers in others}, "they still meet in theirs"
 
 
 def test_a_host_without_the_search_s_folder_uses_its_temporary_one(tmp_path: Path) -> None:
