@@ -55,8 +55,8 @@ class NodeFigures:
     """How the figures of each node's trials compare with what was believed of them."""
 
     def __init__(self, believed: Mapping[str, Mapping[int, float]]) -> None:
-        """Takes the predicted tokens/s by candidate and micro-batch; empty where nothing is predicted. A point that ran
-        on other nodes too is held to its figures there instead.
+        """Takes the predicted tokens/s by candidate and micro-batch. Where nothing is predicted, a point that ran on
+        several sets of nodes is held to the middle of its figures: both at once would compare unlike distances.
         """
         self._believed = believed
         self._runs = defaultdict[tuple[str, int], dict[str, float]](dict)
@@ -74,9 +74,11 @@ class NodeFigures:
             addresses = tuple(sorted(set(measurement.addresses)))
             micro_batch, place = measurement.batch.micro_batch, " ".join(addresses)
             runs = self._runs[key, micro_batch]
-            elsewhere = [other for where, other in runs.items() if where != place]
-            believed = statistics.median(elsewhere) if elsewhere else self._believed.get(key, {}).get(micro_batch)
             runs[place] = speed
+            if self._believed:
+                believed = self._believed.get(key, {}).get(micro_batch)
+            else:
+                believed = statistics.median(runs.values()) if len(runs) > 1 else None
             if believed:
                 distances.append(math.log(speed / believed))
         if distances:

@@ -358,6 +358,8 @@ class SearchLoop:
             if lag.node not in self.history.lagging:
                 self._log.record(lag)
                 self._log.refresh()
+                if self.state is SearchState.DONE:  # its finalists may be others now
+                    self.state = SearchState.RESUMING
 
     def overhear(self, candidate: Candidate, measured: Sequence[Measurement]) -> None:
         """Learns from what another search has measured of one of its candidates."""

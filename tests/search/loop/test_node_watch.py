@@ -123,6 +123,24 @@ def test_figures_name_a_node_once_they_are_further_off_than_figures_scatter() ->
         assert (list(figures.lagging("abcd", 0.1)) == ["d"]) is is_named
 
 
+@pytest.mark.parametrize("num_nodes", [2, 3])
+def test_final_runs_on_one_node_do_not_name_it_where_predictions_are_far_off(num_nodes: int) -> None:
+    chance, figures = random.Random(1), NodeFigures({f"k{number}": {1: 500.0} for number in range(30)})
+    for number in range(30):
+        figures.add(f"k{number}", [on("abc"[number % num_nodes], chance.uniform(980.0, 1000.0))])
+    for number in range(12):  # again, all on one node
+        figures.add(f"k{number}", [on("a", chance.uniform(980.0, 1000.0))])
+    assert not figures.lagging("abc", 0.1)
+
+
+def test_a_pair_of_nodes_is_as_far_apart_as_its_figures() -> None:
+    figures = NodeFigures({})
+    for number in range(24):
+        for node in ("ab", "ba")[number % 2]:
+            figures.add(f"k{number}", [on(node, {"a": 1000.0, "b": 500.0}[node])])
+    assert figures.lagging("ab", 0.1) == {"b": pytest.approx(0.5)}
+
+
 def test_a_point_is_held_to_what_it_reached_elsewhere_where_nothing_is_predicted() -> None:
     figures = NodeFigures({})
     for number in range(9):
