@@ -122,7 +122,7 @@ def play(
     for node in list(nodes)[:num_slow]:
         factors[node] *= 2 / 3
     played, clock = Played(on), _Clock()
-    gpu_s, taken = 0.0, dict[SearchLoop, int]()
+    gpu_s, nodes_of = 0.0, dict[SearchLoop, int]()
     columns = None if on.plan.columns is None or searcher == "sweep" else on.plan.columns
     driver_s, slowest_s = 0.0, 0.0
     predicted_gib, predicted_speed = planned_figures(on.plan.candidates, on.plan.columns)
@@ -165,7 +165,7 @@ def play(
                     lanes=Lanes(lambda: nodes, nodes_per_trial=num_taken) if num_nodes > 1 else None,
                 )
             )
-        taken |= zip(loops, nodes_per_trial, strict=True)
+        nodes_of |= zip(loops, nodes_per_trial, strict=True)
         together, running = Together(loops), list[tuple[float, int, SearchLoop, Job]]()
         numbers, search_s = itertools.count(), 0.0
         while True:
@@ -177,7 +177,7 @@ def play(
                     break
                 loop, job = begun
                 seconds = START_S + RUNG_S * len(job.rungs) + (on.timing.winner_s if job.is_winner_run else 0.0)
-                gpu_s += seconds * taken[loop] * on.cluster.num_devices
+                gpu_s += seconds * nodes_of[loop] * on.cluster.num_devices
                 heapq.heappush(running, (clock.now_s + seconds, next(numbers), loop, job))
             if not running:
                 break

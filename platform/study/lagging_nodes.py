@@ -52,7 +52,7 @@ def by_peaks(peaks: Sequence[Peak], device_kind: str) -> tuple[dict[str, float],
 
 
 class NodeFigures:
-    """How the figures of each node's trials compare with what was believed of them."""
+    """The figures of each node's trials, held to what was believed of them."""
 
     def __init__(self, believed: Mapping[str, Mapping[int, float]]) -> None:
         """Takes the predicted tokens/s by candidate and micro-batch. Where nothing is predicted, a point that ran on

@@ -17,9 +17,9 @@ from tests.cluster.probing.samples import probe
 from tests.samples import RECIPE, header, layout, measurement, profile
 from trainers.records.journal import (
     End,
+    Lagging,
     Line,
     Measured,
-    Lagging,
     Peak,
     Planned,
     PlannedLayout,

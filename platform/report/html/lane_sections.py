@@ -21,9 +21,7 @@ def trials_side_by_side(results: Sequence[StudyResult]) -> Iterator[Block]:
             yield Charts([("Trials by node", _picture(f"Trials by node, {name}", lane_spans(result.history)))])
             if words := lagging_words(result.history):
                 yield Paragraph(words)
-            yield Paragraph(
-                "Teal: the search; amber: final runs; grey: lost with its node or process.", note=True
-            )
+            yield Paragraph("Teal: the search; amber: final runs; grey: lost with its node or process.", note=True)
 
 
 def _picture(name: str, spans: Sequence[LaneSpan]) -> str:

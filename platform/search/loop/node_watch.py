@@ -14,7 +14,7 @@ from trainers.records.measurement import Measurement
 
 
 class NodeWatch:
-    """What a session knows of its nodes. What lags was found by this session or an earlier one."""
+    """The nodes on which trials fail in a session, and those that lag, in it or an earlier one."""
 
     def __init__(self, history: History, lanes: Lanes, settings: TrialSettings) -> None:
         self._lanes, self._device_kind = lanes, settings.cluster.device_kind
@@ -49,13 +49,13 @@ class NodeWatch:
         self.suspected(history)
         addresses = {address for measurement in measured for address in measurement.addresses}
         of_figures = self._figures.lagging(addresses, SHARE[self._device_kind])
-        found = [
+        candidates = [
             *(Lagging(node=node, pace=pace, by="peak") for node, pace in self._slow.items()),
             *(Lagging(node=node, pace=pace, by="figures") for node, pace in of_figures.items()
               if node not in self._slow),
         ]  # fmt: skip
         lagging, avoided = list[Lagging](), {*history.lagging, *self.failing}
-        for lag in found:
+        for lag in candidates:
             if lag.node not in history.lagging and self._lanes.count(avoid={*avoided, lag.node}):
                 avoided.add(lag.node)
                 lagging.append(lag)

@@ -50,7 +50,7 @@ class Member:
 
     @property
     def label(self) -> str:
-        """What tells it from the others, in words."""
+        """The model and number of devices that tell it from the others."""
         return ", ".join(filter(None, (self.model, "" if self.count is None else plural(self.count, "device"))))
 
 
@@ -203,9 +203,9 @@ def _name_and_group(options: SearchOptions) -> tuple[str, StudyGroup]:
     if twice := [str(space) for space, number in Counter(spaces).items() if number > 1]:
         raise InputError(f"{twice[0]} is named twice, and each space is searched once: leave one out")
     for space in spaces:
-        own = dataclasses.replace(study, space=space, further=(), gpus=study.gpus[:1])
+        its_options = dataclasses.replace(study, space=space, further=(), gpus=study.gpus[:1])
         try:
-            names.append(read_request(dataclasses.replace(options, study=own)).space.name)
+            names.append(read_request(dataclasses.replace(options, study=its_options)).space.name)
         except InputError as error:
             raise InputError(f"{space}: {error}" if study.further else str(error)) from error
     models = _parts_of_names(names) if study.further else []
@@ -234,8 +234,8 @@ def _members(options: SearchOptions, begun_with: StudyOptions, name: str, group:
             study = dataclasses.replace(effective.study, space=space, further=(), gpus=gpus)
             is_begun = is_study(options.studies / study_name)
             of_name = {"name": None, "resume": study_name} if is_begun else {"name": study_name, "resume": None}
-            own = dataclasses.replace(effective, study=study, **of_name)
-            members.append(Member(study=study_name, model=model, count=count, options=own))
+            its_options = dataclasses.replace(effective, study=study, **of_name)
+            members.append(Member(study=study_name, model=model, count=count, options=its_options))
     return members
 
 

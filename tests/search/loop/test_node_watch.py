@@ -99,11 +99,11 @@ def peaks(*figures: tuple[str, float]) -> list[Peak]:
 
 
 def test_a_peak_is_measured_again_before_anything_follows_from_it() -> None:
-    once = peaks(("a", 700.0), ("b", 690.0), ("c", 600.0))
-    assert by_peaks(once, "cuda") == ({}, {"c"})
-    assert by_peaks([*once, *peaks(("c", 695.0))], "cuda") == ({}, set())
-    assert by_peaks([*once, *peaks(("c", 610.0))], "cuda") == ({"c": pytest.approx(610 / 695)}, set())
-    assert by_peaks([*once, *peaks(("c", 610.0))], "cpu") == ({}, set()), "processors are shared"
+    first = peaks(("a", 700.0), ("b", 690.0), ("c", 600.0))
+    assert by_peaks(first, "cuda") == ({}, {"c"})
+    assert by_peaks([*first, *peaks(("c", 695.0))], "cuda") == ({}, set())
+    assert by_peaks([*first, *peaks(("c", 610.0))], "cuda") == ({"c": pytest.approx(610 / 695)}, set())
+    assert by_peaks([*first, *peaks(("c", 610.0))], "cpu") == ({}, set()), "processors are shared"
 
 
 def on(node: str, speed: float) -> Measurement:

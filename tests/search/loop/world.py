@@ -59,7 +59,7 @@ class Chances:
     node_events: float = 0.0
     """Share of events at which a node leaves or joins."""
     noise: float = 0.0
-    """By how much a figure is below the point's own speed at most."""
+    """Share by which a figure is below the point's own speed at most."""
     peaks: bool = False
     """Whether trials measure matmul peaks, which show a node's pace."""
     predicts: bool = False
@@ -68,7 +68,7 @@ class Chances:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Ending:
-    """How a trial ended."""
+    """The end of a trial."""
 
     state: TrialState
     reason: str = ""
