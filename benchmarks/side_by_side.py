@@ -25,7 +25,7 @@ from typing import Any
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
 from benchmarks.large_study import PLACE, Played, subject
 from platform.search.loop.budget import Budget
-from platform.search.loop.jobs import TrialSettings, planned_gib
+from platform.search.loop.jobs import TrialSettings, planned_figures
 from platform.search.loop.lanes import Lanes
 from platform.search.loop.loop import SearchLoop
 from platform.search.loop.together import Together
@@ -84,6 +84,9 @@ class Ran:
     wall_s: float
     """Simulated seconds with the final runs."""
     gpu_s: float
+    """Seconds of the devices of all nodes that trials held."""
+    num_lagging: int
+    """Nodes that were named as lagging."""
     regret: float
     """Share by which the best point's true speed is above that of the winner's."""
     driver_s: float
@@ -103,9 +106,12 @@ def play(
     max_trials: int | None = None,
     nodes_per_trial: Sequence[int] = (1,),
     spread: float | None = None,
+    num_slow: int = 0,
+    slow_in: str = "",
 ) -> Ran:
     """Plays searches on `num_nodes` nodes at a time, each of whose trials takes one of `nodes_per_trial`. Nodes
-    are up to `spread` apart; None: as far as two studies of a point.
+    are up to `spread` apart; None: as far as two studies of a point. `num_slow` of them are a third slower: in matrix
+    products too where `slow_in` is "products", else in the figures of trials alone.
     """
     chance, drawn = random.Random(seed), ratios()
     of_nodes = [ratio for ratio in drawn if abs(ratio - 1) <= ALIKE]
@@ -113,9 +119,13 @@ def play(
     factors = {
         node: chance.choice(of_nodes) if spread is None else chance.uniform(1 - spread, 1 + spread) for node in nodes
     }
+    for node in list(nodes)[:num_slow]:
+        factors[node] *= 2 / 3
     played, clock = Played(on), _Clock()
+    gpu_s, nodes_of = 0.0, dict[SearchLoop, int]()
     columns = None if on.plan.columns is None or searcher == "sweep" else on.plan.columns
     driver_s, slowest_s = 0.0, 0.0
+    predicted_gib, predicted_speed = planned_figures(on.plan.candidates, on.plan.columns)
 
     def timed(began_s: float) -> None:
         nonlocal driver_s, slowest_s
@@ -147,15 +157,17 @@ def play(
                         commit="0123456",
                         cap_gib=None,
                         timing=on.timing,
-                        predicted_gib=planned_gib(on.plan.candidates, on.plan.columns),
+                        predicted_gib=predicted_gib,
+                        predicted_speed=predicted_speed,
                         rules=rules,
                     ),
                     clock=clock,
                     lanes=Lanes(lambda: nodes, nodes_per_trial=num_taken) if num_nodes > 1 else None,
                 )
             )
+        nodes_of |= zip(loops, nodes_per_trial, strict=True)
         together, running = Together(loops), list[tuple[float, int, SearchLoop, Job]]()
-        numbers, search_s, peaks = itertools.count(), 0.0, set[str]()
+        numbers, search_s = itertools.count(), 0.0
         while True:
             while True:
                 began_s = time.thread_time()
@@ -165,21 +177,22 @@ def play(
                     break
                 loop, job = begun
                 seconds = START_S + RUNG_S * len(job.rungs) + (on.timing.winner_s if job.is_winner_run else 0.0)
+                gpu_s += seconds * nodes_of[loop] * on.cluster.num_devices
                 heapq.heappush(running, (clock.now_s + seconds, next(numbers), loop, job))
             if not running:
                 break
             clock.now_s, _, loop, job = heapq.heappop(running)
             where = job.nodes or ("id0",)
             addresses = tuple(nodes[node] for node in where)
-            if addresses[0] not in peaks:
-                peaks.add(addresses[0])
+            if job.matmul_peak_tflops is None:
+                rates = [680.0 * (1.5 if slow_in == "figures" and node in [*nodes][:num_slow] else 1.0) * factors[node]
+                         for node in where]  # fmt: skip
                 precision = job.recipe.compute_precision
                 record(
                     loop.study.journal,
-                    Peak(
-                        device="NVIDIA H200", precision=precision, tflops=680.0 * factors[where[0]], nodes=addresses[:1]
-                    ),
-                )
+                    Peak(device="NVIDIA H200", precision=precision, tflops=rates[0], by_device=tuple(rates),
+                         nodes=addresses),
+                )  # fmt: skip
             for batch in job.rungs:
                 record(loop.study.journal, RungStart(trial_id=job.trial_id, batch=batch, deadline_s=60.0))
                 measured = played(job.trial_id, job.recipe, job.layout, batch)
@@ -214,7 +227,8 @@ def play(
             num_trials=sum(len(history.trials) for history in histories),
             search_s=search_s,
             wall_s=clock.now_s,
-            gpu_s=sum(loop.spending.gpu_s for loop in loops),
+            gpu_s=gpu_s,
+            num_lagging=sum(len(history.lagging) for history in histories),
             regret=sum(regrets) / len(regrets),
             driver_s=driver_s,
             slowest_s=slowest_s,
@@ -257,7 +271,9 @@ def main() -> None:
     options = parser.parse_args()
     on = subject()
     everything = on.plan.candidates
-    print("what                   lanes  points  trials  search s   wall s   device s  regret %  driver CPU %  most ms")
+    print(
+        "what                   lanes  points  trials  search s   wall s   device s  lag  regret %  driver %  most ms"
+    )
 
     def show(title: str, lanes: int, runs: Sequence[Ran]) -> None:
         mean = {
@@ -266,8 +282,8 @@ def main() -> None:
         share = 100 * mean["driver_s"] / mean["wall_s"]
         print(
             f"{title:21}  {lanes:5}  {mean['num_points']:6.0f}  {mean['num_trials']:6.0f}  {mean['search_s']:8.0f}"
-            f"  {mean['wall_s']:7.0f}  {mean['gpu_s']:9.0f}  {100 * mean['regret']:8.2f}  {share:12.2f}"
-            f"  {1000 * max(ran.slowest_s for ran in runs):7.0f}",
+            f"  {mean['wall_s']:7.0f}  {mean['gpu_s']:9.0f}  {mean['num_lagging']:3.1f}"
+            f"  {100 * mean['regret']:8.2f}  {share:8.2f}  {1000 * max(ran.slowest_s for ran in runs):7.0f}",
             flush=True,
         )
 
@@ -289,6 +305,28 @@ def main() -> None:
             for seed in range(options.seeds)
         ]  # fmt: skip
         show(f"nodes {spread:.0%} off", NODES, runs)
+    for slow_in in ("products", "figures"):
+        runs = [
+            play(of_one_rung(everything, options.swept, seed), on, searcher="sweep", num_nodes=NODES, seed=seed,
+                 rules=ConfirmationRules(), num_slow=3, slow_in=slow_in)
+            for seed in range(options.seeds)
+        ]  # fmt: skip
+        show(f"3 slow in {slow_in}", NODES, runs)
+    counts = (4, 4, 4, 2, 2, 2, 1, 1, 1)  # three recipes, each by 1, 2 and 4 nodes
+    for name, num_nodes, parts in (
+        ("3 x 4,2,1, one by one", 1, [(count,) for count in counts]),
+        ("the same on 4 nodes", 4, [counts]),
+        ("the same on 8 nodes", 8, [counts]),
+    ):
+        runs = [
+            in_turn([
+                play(of_one_rung(everything, 32, seed), on, searcher="sweep", num_nodes=num_nodes, seed=seed,
+                     rules=ConfirmationRules(), nodes_per_trial=part)
+                for part in parts
+            ])
+            for seed in range(options.seeds)
+        ]  # fmt: skip
+        show(name, num_nodes, runs)
     for name, parts in (("8,4,2,1 nodes in turn", [(8,), (4,), (2,), (1,)]), ("8,4,2,1 nodes at once", [(8, 4, 2, 1)])):
         runs = [
             in_turn([

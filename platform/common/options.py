@@ -130,7 +130,7 @@ class CommandParser(Parser, Generic[Value]):
         typed = self._typed(words)
         if any(field.name == "trust" for field, _ in _fields(self._kind)):
             check_owner((path,), trusted="trust" in typed)
-        read, alone = list[str](), dict[str, Any]()
+        arguments, read, alone = list[str](), list[str](), dict[str, Any]()
         by_key = {key: (field, hint) for field, hint in _fields(self._kind) for key in _keys(field)}
         written: dict[str, str] = {}
         for key, value in read_config(path).items():
@@ -154,11 +154,11 @@ class CommandParser(Parser, Generic[Value]):
             if declared.in_files == "alone":
                 alone[field.name] = option_words[1:] if isinstance(value, list) else option_words[0].partition("=")[2]
             elif declared.is_argument:
-                read[:0] = option_words[1:] if isinstance(value, list) else [option_words[0].partition("=")[2]]
+                arguments += option_words[1:] if isinstance(value, list) else [option_words[0].partition("=")[2]]
             else:
                 read += option_words
         try:
-            return _value(self._kind, vars(self.parse_args([*read, *words])) | alone)
+            return _value(self._kind, vars(self.parse_args([*arguments, *read, *words])) | alone)
         except InputError as error:  # the words alone were parsed without error above
             raise InputError(f"{path}: {error}") from error
 

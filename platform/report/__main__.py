@@ -37,7 +37,7 @@ from platform.report.summary import verdicts
 from platform.report.team import team_parts
 from platform.study.bucket import fetched, is_address
 from platform.study.folder import located, studies_field, user_path
-from platform.study.group import is_group, member, read_group
+from platform.study.group import is_group, read_group
 from platform.study.journal import JOURNAL
 from platform.study.lock import is_locked
 from platform.study.result.result import StudyResult
@@ -140,11 +140,10 @@ def _report(options: ReportOptions) -> int:
 
 
 def _members(studies: Path, name: str) -> list[Path]:
-    """Returns the study's folder; for a search on several numbers of devices, those of its begun studies."""
+    """Returns the study's folder; for several searches of one command, those of its begun studies."""
     if not is_group(studies / name):
         return [studies / name]
-    counts = read_group(studies / name).counts
-    return [path for count in counts if is_study(path := studies / member(name, count))]
+    return [path for member in read_group(studies / name).members(name) if is_study(path := studies / member)]
 
 
 def _report_one(folder: Path, explicit_uri: str, options: ReportOptions) -> int:

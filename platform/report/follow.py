@@ -23,8 +23,9 @@ from platform.report.progress import (
 from platform.report.summary import lag
 from platform.study.history import History
 from platform.study.journal import Tail
+from platform.study.lagging_nodes import sentence_of
 from platform.study.result.result import StudyResult
-from trainers.records.journal import Line, Measured, Peak, RungStart, TrialEnd, TrialStart
+from trainers.records.journal import Lagging, Line, Measured, Peak, RungStart, TrialEnd, TrialStart
 from trainers.records.measurement import Measurement, Outcome
 from trainers.spec.batch import BatchPoint
 
@@ -162,6 +163,8 @@ class _Follower:
                 print_line(self._label + progress_line(self._progress()))
             case Peak() if self._history.header and (sentence := lag(entry, self._history.header.cluster)):
                 print_line(f"{self._label}{sentence} --exclude-slow searches without its node.")
+            case Lagging():
+                print_line(f"{self._label}{sentence_of(entry)}")
             case Measured(measurement=measurement) if measurement.outcome is not Outcome.SKIPPED:
                 sentence = measurement_line(measurement)
                 if self._history.header is not None:
@@ -199,6 +202,7 @@ class _Follower:
             recipe=set_apart(recipe, header.recipes) if recipe and header and len(header.recipes) > 1 else "",
             incumbent=incumbents.get(recipe.id) if recipe else None,
             to_go=self._to_go(),
+            lagging=tuple(history.lagging),
             miniature=header is not None and header.miniature,
             **counts,
         )

@@ -1,4 +1,4 @@
-"""The report on a search that was repeated on several numbers of devices."""
+"""The report on several searches of one command: on several numbers of devices, or of several models."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from platform.report.endings import command_for, report_exit_code
 from platform.report.image_formats import FORMATS
 from platform.report.scaling import show
 from platform.report.show import PLAIN_WIDTH
-from platform.study.group import SCALING, member, read_group
+from platform.study.group import SCALING, read_group
 from platform.study.result.result import StudyResult
 from platform.study.study import is_study, read
 from trainers.records.plain_files import refuse_links
@@ -26,8 +26,7 @@ def report(studies: Path, name: str, *, as_object: bool, trusted: bool = False, 
         InputError: nothing was measured yet, or a journal or the folder cannot be used.
     """
     folder = studies / name
-    several = read_group(folder)
-    paths = [studies / member(name, count) for count in several.counts]
+    paths = [studies / member for member in read_group(folder).members(name)]
     results = [StudyResult.of(read(path)[0]) for path in paths if is_study(path)]
     if not results:
         raise InputError(f"nothing of {name} was measured yet")

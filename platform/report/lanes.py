@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from platform.common.text import duration, figure, plural
 from platform.study.history import History
+from platform.study.lagging_nodes import sentence_of
 
 LOST = frozenset({"died", "node lost", "unstarted"})
 """Faults with which a trial ends without a message from its workers."""
@@ -78,6 +79,11 @@ def lanes_words(history: History) -> str:
         f" {duration(whole_s)} of time, of which"
         f" each node was used for {figure(100 * busy_s / (of_nodes_s or 1))} % on average."
     )
+
+
+def lagging_words(history: History) -> str:
+    """Returns sentences on nodes that were left out because they lag; "" for none."""
+    return " ".join(map(sentence_of, history.lagging.values()))
 
 
 def _covered_s(spans: Sequence[LaneSpan]) -> float:

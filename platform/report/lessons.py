@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from platform.common.text import count, figure
 from platform.cost_model.step_time import StepTime
 from platform.report.forecast import Forecaster, forecaster_of
-from platform.report.lanes import lanes_words
+from platform.report.lanes import lagging_words, lanes_words
 from platform.study.result.ranking import PointRuns, ratio_interval
 from platform.study.result.result import RecipeResult, StudyResult
 from trainers.measuring.intervals import interval, t_quantile
@@ -41,7 +41,7 @@ def lessons(result: StudyResult) -> Sequence[str]:
     """Returns sentences for each recipe with a winner, and on the search's cost."""
     header, forecaster = result.header, forecaster_of(result.header)
     winners = [recipe_result for recipe_result, _ in result.winners]
-    lanes = [words] if (words := lanes_words(result.history)) else []
+    lanes = [*filter(None, (lanes_words(result.history), lagging_words(result.history)))]
     cost = f"The search cost {figure(result.history.gpu_s / DAY_S)} {header.cluster.device_word}-days"
     lines_of = [
         [*axes_worth(winner.points, winner.winner), *reasons_for_winner(winner, forecaster)] for winner in winners

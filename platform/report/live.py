@@ -52,7 +52,9 @@ def frame(progress: SearchProgress, *, height: int) -> RenderableType:
     table.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
     most_lanes = max(2, min(len(progress.running), (height - _OTHER_ROWS) // 2))
     lane_rows = min(len(progress.running), most_lanes + 1) - 2 if len(progress.running) > 2 else 0
-    other_rows = _OTHER_ROWS + bool(progress.model_error) + bool(kept_words(progress)) + lane_rows
+    other_rows = (
+        _OTHER_ROWS + bool(progress.model_error) + bool(kept_words(progress)) + bool(progress.lagging) + lane_rows
+    )
     most_last = max(1, min(6, (height - other_rows) // (2 if progress.predicted else 1)))
     for label, value in _rows(progress, most_last=most_last, most_lanes=most_lanes):
         table.add_row(label, value)
@@ -79,6 +81,8 @@ def _rows(progress: SearchProgress, *, most_last: int, most_lanes: int) -> Itera
             yield "" if number else "running", _lane(trial)
         if more := len(progress.running[most_lanes:]):
             yield "", Text(f"and {more} more", style="dim")
+    if progress.lagging:
+        yield "left out", Text(f"{', '.join(progress.lagging)}, slower than the other nodes")
     of_recipe = progress.recipe and f"of {progress.recipe}: "
     yield "best", Text(of_recipe + best_point(progress.incumbent), style="bold green" if progress.incumbent else "")
     yield "outcomes", _outcomes(progress)

@@ -66,6 +66,8 @@ class SearchProgress:
     """The prediction of each of `last`; empty if the cost model does not know the device."""
     model_error: str = ""
     """The model's error so far; "" if unknown."""
+    lagging: tuple[str, ...] = ()
+    """Addresses of the nodes that are left out because they lag."""
     miniature: bool = False
 
 

@@ -12,7 +12,15 @@ from platform.report.console import laid_out
 from platform.report.days_picture import Days, draw_days
 from platform.report.image_formats import FORMATS
 from platform.report.json_report import as_json, finite, measurement_json
-from platform.report.scaling_rows import RECORDED, ScalingRow, by_recipe, rows, scaling_notes, scaling_table
+from platform.report.scaling_rows import (
+    RECORDED,
+    ScalingRow,
+    by_recipe,
+    models_table,
+    rows,
+    scaling_notes,
+    scaling_table,
+)
 from platform.report.table import write_csv
 from platform.study.result.result import StudyResult
 from trainers.records.measurement import Measurement
@@ -23,12 +31,22 @@ _WIDE = 120
 
 
 def print_table(rows: Sequence[ScalingRow], device: str, console: Console) -> None:
-    """Prints a table for each recipe. `device` is the word for a device."""
-    for group in by_recipe(rows):
+    """Prints one table for each recipe, or one of all where each has one row. `device` is the name of a device."""
+    groups, wide = by_recipe(rows), console.width >= _WIDE
+    if len({row.recipe.model for row in rows}) > 1 and len(groups) == len(rows):
+        table = models_table(rows, device)
+        if not wide:
+            table = dataclasses.replace(table, columns=table.columns[:-1])
+        console.print(laid_out(table, gap=2 if wide else 1, ruled=False))
+        below = () if wide else (f"Fastest of {row.recipe.label}: {row.winner_or_reason}" for row in rows)
+        for line in (*below, "Each row is a model of its own: they are not ranked.", *scaling_notes(rows), ""):
+            console.print(line)
+        return
+    for group in groups:
         recipe = group[0].recipe
         mark = f"MINIATURE of {recipe.miniature_of}: " if recipe.miniature_of else ""
         console.print(f"{mark}{recipe.label}", style="bold")
-        wide, table = console.width >= _WIDE, scaling_table(group, device)
+        table = scaling_table(group, device)
         if not wide:
             table = dataclasses.replace(table, columns=table.columns[:-1])
         console.print(laid_out(table, gap=2 if wide else 1, ruled=False))
@@ -45,6 +63,7 @@ def to_object(rows: Sequence[ScalingRow], results: Iterable[StudyResult]) -> dic
                 {
                     "gpus": row.num_devices,
                     "recipe": row.recipe.id,
+                    "label": row.recipe.label,
                     "study": row.study,
                     "winner": None if row.best is None else measurement_json(row.best, row.tokens, row.price_per_gpu_h),
                     "tokens_per_s": row.tokens_per_s,

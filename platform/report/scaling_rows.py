@@ -117,10 +117,19 @@ def scaling_table(group: Sequence[ScalingRow], device: str) -> Table[ScalingRow]
 
     `device` is the word for a device.
     """
-    words = {"device": device, "tokens": count(group[0].tokens)}
+    budgets = {count(row.tokens) for row in group}
+    words = {"device": device, "tokens": budgets.pop() if len(budgets) == 1 else "its tokens"}
     titled = [dataclasses.replace(column, title=column.title.format(**words)) for column in _DECLARED if column.title]
     filled = with_values(titled, group)
     return Table(columns=[column for column in titled if column in filled or column.key in _ALWAYS], rows=group)
+
+
+def models_table(rows: Sequence[ScalingRow], device: str) -> Table[ScalingRow]:
+    """Returns the table of several recipes with one row each, which are not compared."""
+    table = scaling_table(rows, device)
+    study: Column[ScalingRow] = Column(title="study", value=lambda row: row.study, left=True)
+    label: Column[ScalingRow] = Column(title="recipe", value=lambda row: row.recipe.label, left=True, fold=24)
+    return Table(columns=[study, label, *(column for column in table.columns if column.key != "efficiency")], rows=rows)
 
 
 def scaling_notes(group: Sequence[ScalingRow]) -> list[str]:

@@ -260,6 +260,8 @@ class ScalingRowForm(TypedDict):
     """Number of devices."""
     recipe: str
     """Id of the recipe."""
+    label: str
+    """The recipe in words, its model first."""
     study: str
     """Name of the study."""
     winner: MeasuredPointForm | None
@@ -289,12 +291,12 @@ class ScalingRowForm(TypedDict):
 
 
 class ScalingForm(TypedDict):
-    """A search on several numbers of devices."""
+    """Several searches of one command, on several numbers of devices or of several models."""
 
     scaling: list[ScalingRowForm]
     """A row for each recipe and number of devices."""
     studies: list[StudyForm]
-    """The study on each number of devices."""
+    """The study of each model and number of devices."""
 
 
 class SeveralForm(TypedDict):

@@ -46,10 +46,10 @@ def _run(argv: Sequence[str] | None) -> int:
         return 0
     with Progress("loading the search"):
         # Takes a second, on a busy machine ten, that `--list` and `--help` need not pay.
-        from platform.search.session import device_counts, open_study, session
+        from platform.search.session import open_study, session, several
 
     options = open_study.with_resumption(options.located())
-    return device_counts.search(options) if device_counts.is_asked(options) else session.search(options)
+    return several.search(options) if several.is_asked(options) else session.search(options)
 
 
 def _read(argv: Sequence[str]) -> SearchOptions:

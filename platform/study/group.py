@@ -1,7 +1,8 @@
-"""The folder of a search on several numbers of devices, which lists the studies that belong together.
+"""The folder of several searches of one command, of several models or on several numbers of devices.
 
-Each number of devices has an ordinary study beside this folder, such as `NAME-4gpu`. Their journals are authoritative.
-The folder holds the shared options (`scaling.json`) and outputs made from the studies.
+Each search has an ordinary study beside this folder: `NAME-4gpu` for four devices, `NAME-gpt2` for a model,
+`NAME-gpt2-4gpu` for both. Their journals are authoritative. The folder holds the shared options (`scaling.json`) and
+outputs made from the studies.
 """
 
 import dataclasses
@@ -23,17 +24,25 @@ class StudyGroup:
     """The content of `scaling.json`."""
 
     counts: tuple[int, ...]
-    """Numbers of devices, ascending."""
+    """Numbers of devices, ascending; empty for the models' own."""
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
     """The options shared by all studies, keyed as in `platform.search.setup.options.StudyOptions`."""
+    models: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
+    """The space of each model by the model's part of a study's name, in order; empty for one model."""
+
+    def members(self, name: str) -> list[str]:
+        """Returns the names of the studies of the group `name`, model by model."""
+        counts: tuple[int | None, ...] = self.counts or (None,)
+        return [member(name, count, model) for model in self.models or ("",) for count in counts]
 
 
-def member(name: str, count: int) -> str:
-    return f"{name}-{count}gpu"
+def member(name: str, count: int | None = None, model: str = "") -> str:
+    """Returns the name of the study on `count` devices (None: the model's own number) and of this model."""
+    return "-".join(filter(None, (name, model, "" if count is None else f"{count}gpu")))
 
 
 def is_group(folder: Path) -> bool:
-    """Returns whether `folder` belongs to a search on several numbers of devices, not to a study."""
+    """Returns whether `folder` belongs to several searches of one command, not to a study."""
     return (folder / SCALING).is_file()
 
 
@@ -67,13 +76,14 @@ def read_group(folder: Path) -> StudyGroup:
 
 def members_of(folder: Path) -> list[Path]:
     """Returns the folders of all studies in the group of the study in `folder`; empty if it belongs to none."""
-    name, _, last = folder.name.rpartition("-")
-    common = folder.parent / name
-    if not name or not last.endswith("gpu") or not is_group(common):
-        return []
-    try:
-        group = read_group(common)
-    except InputError:
-        return []
-    members = [folder.parent / member(name, count) for count in group.counts]
-    return members if folder in members else []
+    name = folder.name
+    while name := name.rpartition("-")[0]:
+        if not is_group(folder.parent / name):
+            continue
+        try:
+            members = read_group(folder.parent / name).members(name)
+        except InputError:
+            continue
+        if folder.name in members:
+            return [folder.parent / other for other in members]
+    return []

@@ -16,6 +16,7 @@ from search_spaces.candidate import Candidate
 from trainers.records.journal import (
     End,
     GateCurves,
+    Lagging,
     Line,
     Measured,
     Peak,
@@ -54,6 +55,8 @@ class History:
         self.planned: Planned | None = None
         """The plan of the last session; None in journals of older versions."""
         self.peaks: list[Peak] = []
+        self.lagging: dict[str, Lagging] = {}
+        """Nodes that lag, by their addresses."""
         self.probe: Probe | None = None
         """Devices and links as the study's first trial measured them; None if they were known beforehand."""
         self.gates: list[GateCurves] = []
@@ -118,6 +121,8 @@ class History:
                 self.planned = entry
             case Peak():
                 self.peaks.append(entry)
+            case Lagging():
+                self.lagging[entry.node] = entry
             case Probed(probe=probe):
                 self.probe = probe
             case GateCurves():
@@ -190,12 +195,13 @@ class History:
 
     @property
     def paces(self) -> Paces:
-        """Relative speeds of nodes by their matmul peaks; empty if the nodes are alike or the devices are CPUs.
+        """Relative speeds of lagging nodes, and of others by their matmul peaks; empty if the nodes are alike.
 
-        On CPUs a peak mostly measures the other load on the machine.
+        On CPUs peaks are left out, because they mostly measure the other load on the machine.
         """
         on_gpus = self.header is not None and self.header.cluster.device_kind == "cuda"
-        return paces_of(self.peaks) if on_gpus else UNKNOWN
+        paces = paces_of(self.peaks) if on_gpus else UNKNOWN
+        return {**paces, **{node: lag.pace for node, lag in self.lagging.items()}} if self.lagging else paces
 
     @property
     def trials(self) -> tuple[TrialStart, ...]:

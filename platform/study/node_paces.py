@@ -26,15 +26,20 @@ def paces_of(peaks: Sequence[Peak]) -> Paces:
     for peak in peaks:
         if peak.precision != peaks[0].precision:
             continue
-        by_rank = peak.by_device if len(peak.by_device) == len(peak.nodes) else (peak.tflops,) * len(peak.nodes)
-        speeds |= {
-            node: min(speed for speed, address in zip(by_rank, peak.nodes, strict=True) if address == node)
-            for node in set(peak.nodes)
-        }
+        speeds |= slowest_by_node(peak)
     if not speeds or not max(speeds.values()) > (1 + UNLIKE) * min(speeds.values()) > 0:
         return UNKNOWN
     middle = statistics.median(speeds.values())
     return {node: speed / middle for node, speed in speeds.items()}
+
+
+def slowest_by_node(peak: Peak) -> dict[str, float]:
+    """Returns the peak of the slowest device of each node."""
+    by_rank = peak.by_device if len(peak.by_device) == len(peak.nodes) else (peak.tflops,) * len(peak.nodes)
+    speeds: dict[str, float] = {}
+    for node, tflops in zip(peak.nodes, by_rank, strict=True):
+        speeds[node] = min(tflops, speeds.get(node, tflops))
+    return speeds
 
 
 def pace_of(measurement: Measurement, paces: Paces) -> float:

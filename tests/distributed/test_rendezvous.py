@@ -72,6 +72,15 @@ def test_ranks_of_one_host_meet_in_a_folder_of_this_user_s_and_stay_on_loopback(
     assert not folder.exists()
 
 
+def test_trials_that_share_a_host_meet_each_in_a_folder_of_its_own(tmp_path: Path, over_network: list[Any]) -> None:
+    config = groups.process_group(on_cuda=False, timeout_s=9, folder=str(tmp_path))
+    lanes = [Workers(["n1", "n1"]) for _ in range(3)]
+    for workers in lanes:  # of Ray's backend there is one a process, and each lane has a process
+        config.backend_cls().on_start(workers, config)  # pyright: ignore[reportArgumentType]
+    places = [{group["init_method"] for group in workers.groups_made} for workers in lanes]
+    assert all(len(place) == 1 for place in places) and len(set.union(*places)) == 3 and not over_network
+
+
 def test_a_host_without_the_search_s_folder_uses_its_temporary_one(tmp_path: Path) -> None:
     group_folder = Path(groups._make_folder(str(tmp_path / "elsewhere")))
     assert group_folder.is_dir() and group_folder.parent != tmp_path

@@ -11,11 +11,11 @@ import pytest
 from benchmarks.hosts import RayHosts, hosts
 from platform.study.study import read
 from tests import needs
-from tests.faults.searching import QUICK, Searching, gone, nothing_left
+from tests.faults.searching import QUICK, Searching, gone, nothing_left, on_a_fifth_of_a_core
 from tests.whole_searches.head import short_folder
 from tests.whole_searches.session import write_space
 from tests.whole_searches.studies import ANSWERED, RAN, all_ran, run_twice
-from trainers.records.journal import Measured, Planned, RungStart, TrialEnd, TrialStart
+from trainers.records.journal import Lagging, Measured, Planned, RungStart, TrialEnd, TrialStart
 
 pytestmark = pytest.mark.search
 IN_ORDER = "--searcher=sweep"
@@ -139,3 +139,23 @@ def test_two_numbers_of_workers_are_searched_at_the_same_time(cluster: RayHosts)
     figures = [m.beside for history in (first, second) for m in history.measurements if m.outcome in RAN]
     assert any(":" in other for others in figures for other in others), "figures say it too"
     nothing_left(cluster)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("cluster", [3], indirect=True)
+def test_a_host_that_lags_is_named_and_nothing_further_runs_there(cluster: RayHosts) -> None:
+    """Checks a host whose processor is throttled, and multiplies by instructions of long ago."""
+    cluster.start(2, environment={"MKL_CBWR": "COMPATIBLE"})
+    slow = cluster.hosts[2]
+    space = _space(cluster, 30, micro_batches=(8,))
+    with (
+        on_a_fifth_of_a_core(slow),
+        Searching(cluster, space, IN_ORDER, "--repeats=0", name="lagging", environment=QUICK) as search,
+    ):
+        search.wait_for(lambda: search.of(Lagging))
+        begun = len(search.of(TrialStart))
+        search.wait_for(lambda: len(search.of(TrialEnd)) > begun + 3)
+    (lag,) = search.of(Lagging)
+    assert lag.node == slow.address and lag.pace < 0.6
+    assert f"Node {slow.address} lags: " in search.output
+    assert not any(slow.address in start.nodes for start in search.of(TrialStart)[begun:])

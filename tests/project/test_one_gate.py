@@ -191,7 +191,7 @@ def test_every_reader_of_a_journal_is_behind_the_gate() -> None:
     assert opening == {
         "report/__main__.py",  # shows; asks for the owner before it writes
         "report/group_report.py",  # the same
-        "search/session/device_counts.py",  # admits
+        "search/session/several.py",  # admits
         "search/setup/old_studies.py",  # admits
         "study/group.py",  # of a study that is open
         "study/study.py",  # `Study.resume` admits; `read` shows
@@ -205,7 +205,7 @@ def test_every_reader_of_a_journal_is_behind_the_gate() -> None:
         "report/group_report.py",
         "search/rechecking/command.py",  # after the search itself wrote it
         "search/setup/rechecked.py",  # the points; `open_study` admits before anything of it runs
-        "search/session/device_counts.py",  # after the search itself wrote it
+        "search/session/several.py",  # after the search itself wrote it
         "tracking/study_run.py",  # figures of the studies beside one that was admitted
         "train/target.py",  # admits
     }

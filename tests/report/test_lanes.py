@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from platform.report.html.lane_sections import trials_side_by_side
-from platform.report.lanes import lane_spans, lanes_words
+from platform.report.lanes import lagging_words, lane_spans, lanes_words
 from platform.report.lessons import lessons
 from platform.search.loop.policy import Kind
 from platform.study.history import History
 from platform.study.result.result import StudyResult
 from tests.samples import RECIPE, header, layout, measurement
-from trainers.records.journal import Line, Measured, Peak, Resume, TrialEnd, TrialStart
+from trainers.records.journal import Lagging, Line, Measured, Peak, Resume, TrialEnd, TrialStart
 from trainers.records.search_state import SearchState
 
 LAYOUTS = [layout(bucket_mib=size) for size in (5, 25, 50)]
@@ -129,3 +129,18 @@ def test_a_winner_that_figures_of_several_nodes_decided_has_a_caveat_until_it_ra
     assert "side by side" not in [caveat.name for caveat in result.caveats]
     (result,) = StudyResult.of(History(of_three(shared=True))).of_study
     assert "side by side" not in [caveat.name for caveat in result.caveats], "all ran on one node"
+
+
+def test_a_node_that_lags_is_named_in_the_sentences_and_on_the_page() -> None:
+    assert lagging_words(History(of_three())) == ""
+    lines = [*of_three(), Lagging(at=at(60), node="10.0.0.2", pace=0.52, by="peak")]
+    words = lagging_words(History(lines))
+    assert words == (
+        "Node 10.0.0.2 lags: its matrix products run at 52% of the other nodes' speed, measured again. Further trials"
+        " run on the others."
+    )
+    result = StudyResult.of(History(lines))
+    assert words in lessons(result)
+    assert words in str(list(trials_side_by_side([result])))
+    by_figures = Lagging(at=at(60), node="10.0.0.2", pace=0.7, by="figures")
+    assert "at 70% of what the same layouts reach" in lagging_words(History([*of_three(), by_figures]))

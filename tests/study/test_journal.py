@@ -17,6 +17,7 @@ from tests.cluster.probing.samples import probe
 from tests.samples import RECIPE, header, layout, measurement, profile
 from trainers.records.journal import (
     End,
+    Lagging,
     Line,
     Measured,
     Peak,
@@ -45,6 +46,7 @@ ENTRIES: list[Line] = [
     Resume(argv=("search", "--resume", "x"), commit="0123456", study=header(at="2026-01-01T00:00:00+00:00")),
     profile(),
     Planned(layouts=(PlannedLayout(recipe="r", layout=layout(), micro_batches=(1, 2), tokens_per_s=2e4),)),
+    Lagging(node="10.0.0.3", pace=0.6, by="figures"),
     Probed(probe=probe(choice=LibraryChoice(library="NCCL", hosts=4, networks=("IB",)))),
     End(exit_code=0, wall_s=12.0, gpu_s=40.0),
 ]

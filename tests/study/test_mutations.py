@@ -17,7 +17,7 @@ from platform.search.session import session
 from platform.study.study import read
 from tests.cluster.probing.samples import probe
 from tests.samples import RECIPE, layout, profile
-from trainers.records.journal import GateCurves, Line, Planned, PlannedLayout, Probed
+from trainers.records.journal import GateCurves, Lagging, Line, Planned, PlannedLayout, Probed
 from trainers.records.journal_lines import JournalError, checked, from_line, sealed, to_line
 
 DATA = Path(__file__).with_name("data") / "journal.jsonl"
@@ -42,6 +42,7 @@ def _lines() -> list[dict[str, Any]]:
         ),
         profile(),
         Probed(probe=probe()),
+        Lagging(node="10.0.0.3", pace=0.6, by="peak"),
         Planned(layouts=(PlannedLayout(recipe="r", layout=layout(), micro_batches=(1, 2), tokens_per_s=2e4),)),
     )
     return [*lines[:-1], *({**to_line(entry), "at": lines[-1]["at"]} for entry in entries), lines[-1]]

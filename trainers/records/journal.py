@@ -1,6 +1,7 @@
 """The records of a journal: a frozen value per line. `trainers/records/journal_lines.py` converts them to text."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, get_args
 
@@ -83,6 +84,8 @@ def _arguments(name: str, value: Any) -> tuple[str, ...]:
     option = "--" + name.replace("_", "-")
     if name == "space" or value is True:
         return (str(value) if name == "space" else option,)
+    if name == "further":
+        return tuple(map(str, value))
     if name == "set":
         return tuple(word for change in value for word in (option, str(change)))
     return (option, ",".join(map(str, value)) if isinstance(value, list) else str(value))  # type: ignore[reportUnknownArgumentType]
@@ -135,6 +138,29 @@ class Peak:
     """Address of each rank's node."""
     timed_s: float = 0.0
     """Seconds for which products were timed, counted as the study's and not the trial's; 0 in older journals."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Lagging:
+    """A node that is slower than the others, on which no further trial runs where others hold one.
+
+    Raises:
+        ValueError: the pace is none.
+    """
+
+    kind: ClassVar[str] = "lagging"
+    optional: ClassVar[bool] = True
+    at: str = ""
+    node: str
+    """The node's address."""
+    pace: float
+    """Its speed over that of the other nodes."""
+    by: Literal["peak", "figures"]
+    """Whether its matmul peaks say so, or figures of its trials beside what was believed of these."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.pace < math.inf:
+            raise ValueError(f"pace of a node must be a number above 0, got {self.pace}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -350,6 +376,7 @@ Line = (
     | StudyCopy
     | Planned
     | Peak
+    | Lagging
     | Probed
     | TrialStart
     | RungStart

@@ -10,9 +10,7 @@ from platform.cluster.probing.findings import lagging
 from platform.cluster.probing.probe_run import measure
 from platform.common.errors import ClusterError
 from platform.common.output import print_line
-
-SLOW = {"cuda": 0.10, "cpu": 0.40}
-"""A device this share below the median is slow. Equal GPUs differ by 2 to 5 %; CPU cores are shared with others."""
+from platform.study.lagging_nodes import SHARE
 
 
 def without_slow(handle: ClusterHandle, studies: Path, cpu_workers: int) -> ClusterHandle:
@@ -24,7 +22,7 @@ def without_slow(handle: ClusterHandle, studies: Path, cpu_workers: int) -> Clus
     """
     probe = measure(handle, time.monotonic())
     probe_store.write(studies, probe)
-    slow = lagging(probe, SLOW[handle.cluster.device_kind])
+    slow = lagging(probe, SHARE[handle.cluster.device_kind])
     if not slow:
         print_line(f"No device or node lags: {handle.cluster.label}.")
         return handle

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from platform.report.html.chart import FAINT, LINES, chart
 from platform.report.html.elements import Block, Charts, Paragraph, headed
-from platform.report.lanes import LaneSpan, lane_spans, lanes_words
+from platform.report.lanes import LaneSpan, lagging_words, lane_spans, lanes_words
 from platform.study.result.result import StudyResult
 
 if TYPE_CHECKING:
@@ -19,9 +19,9 @@ def trials_side_by_side(results: Sequence[StudyResult]) -> Iterator[Block]:
             name = result.header.name
             yield from headed(name, results)
             yield Charts([("Trials by node", _picture(f"Trials by node, {name}", lane_spans(result.history)))])
-            yield Paragraph(
-                "Teal: the search; amber: final runs, alone; grey: lost with its node or process.", note=True
-            )
+            if words := lagging_words(result.history):
+                yield Paragraph(words)
+            yield Paragraph("Teal: the search; amber: final runs; grey: lost with its node or process.", note=True)
 
 
 def _picture(name: str, spans: Sequence[LaneSpan]) -> str:

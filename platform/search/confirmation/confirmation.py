@@ -105,8 +105,8 @@ class Confirmation:
         alone: without time for a second one it comes after all else. The winner's run has its gate if `left_s` holds
         the reference's too.
 
-        While final runs are under way, it is one that may run beside them: of another round of finalists, of another
-        recipe, or the gate's reference.
+        While final runs are under way, it is one that may run beside them: of another round of finalists or contenders,
+        of another recipe, or the gate's reference.
         """
         for recipe in self._recipes:
             held = None if recipe.is_running else recipe.held
@@ -116,11 +116,12 @@ class Confirmation:
             runs = recipe.next_repeats()
             if runs and self._holds(recipe, _repeats_s(runs, costs), left_s, costs, for_new_winner=for_new_winner):
                 return runs[0].trial(SearchState.CONFIRMING)
-            if recipe.is_running:
-                trial = self._reference_beside(recipe, left_s, costs)
+            trial = None
             # While ties are open, nobody knows whose run at length and gate are worth their time.
-            elif recipe.unresolved:
+            if recipe.unresolved and (recipe.breaks_ties or not recipe.is_running):
                 trial = recipe.tie_break(left_s, costs, {trial.trial_id for trial in self._new_trials})
+            elif recipe.is_running:
+                trial = self._reference_beside(recipe, left_s, costs)
             else:
                 trial = self._closing_trial(recipe, left_s, costs)
             if trial is not None:
@@ -147,6 +148,21 @@ class Confirmation:
                 state = SearchState.PROFILING
                 return ConfirmationTrial(state=state, recipe=recipe.recipe, layout=best.layout, profile=best.batch)
         return None
+
+    def expected_s(self, trial: ConfirmationTrial, costs: ConfirmationCosts) -> float:
+        """Returns the seconds that a confirmation trial is expected to take."""
+        recipe = next(recipe for recipe in self._recipes if recipe.recipe == trial.recipe)
+        point = next((m for m in recipe.measured if m.layout == trial.layout and m.batch in trial.rungs), recipe.best)
+        if point is None:
+            return 0.0
+        if trial.profile is not None:
+            return costs.profile_s(point)
+        if not trial.rungs and not trial.is_winner_run:
+            return recipe.reference_s(point, costs)
+        gate_s = costs.winner_gate_s(trial.gate, point) if trial.gate else 0.0
+        if not trial.rungs:
+            return costs.ready_s(point) + gate_s
+        return (costs.run_s(point) if trial.is_winner_run else costs.repeat_s(point)) + gate_s
 
     def reserve_s(
         self, costs: ConfirmationCosts, free_s: float, whole_s: float, *, for_new_winner: bool = True

@@ -86,11 +86,16 @@ class RecipeConfirmation:
         """Whether a run of a point is under way, which may make another one the winner."""
         return any(trial.micro_batches for trial in self._running)
 
+    @property
+    def breaks_ties(self) -> bool:
+        """Whether contenders' runs are under way, and none of another point."""
+        states = {trial.state for trial in self._running if trial.micro_batches}
+        return states == {SearchState.BREAKING_TIES}
+
     @functools.cached_property
     def free_repeats(self) -> list[ConfirmationRun]:
         """The runs of `repeats_left` whose round has none under way: within a round they follow each other."""
-        rounds = {trial.repeat for trial in self._running if trial.micro_batches}
-        return [run for run in self.repeats_left if run.repeat not in rounds]
+        return [run for run in self.repeats_left if run.repeat not in self._running_rounds]
 
     @functools.cached_property
     def held(self) -> ConfirmationRun | None:
@@ -124,24 +129,47 @@ class RecipeConfirmation:
     def tie_break(
         self, left_s: float, costs: ConfirmationCosts, new_trials: Collection[str]
     ) -> ConfirmationTrial | None:
-        """Returns the contenders' next run, where `left_s` holds it. Without a budget, `left_s` infinite, the rounds of
-        this session's `new_trials` (ids) are few, and take no longer than the search did.
+        """Returns the contenders' next run, where `left_s` holds it; while some run, one of another of the first
+        rounds. Without a budget, `left_s` infinite, the rounds of this session's `new_trials` (ids) are few, and take
+        no longer than the search did.
         """
         after = self._rules.repeats + 1  # the number of the winner's run at length
         runs = [run for point in self.contenders for run in point.runs]
         before = max((run.repeat for run in runs if run.trial_id not in new_trials), default=0)
         is_unlimited = math.isinf(left_s)
         most_rounds = MOST_ROUNDS + max(0, before - after) if is_unlimited else sys.maxsize - after - 1
-        run = contenders_run(self.contenders, after=after, most_rounds=most_rounds, attempted=self._attempted_runs)
+        run = contenders_run(
+            self.contenders, after=after, most_rounds=most_rounds, attempted=self._attempted_runs,
+            running=self._running_rounds, current=self._current_rounds(after),
+        )  # fmt: skip
         if run is None or left_s < costs.repeat_s(run.point):
             return None
         rounds = range(max(before, after) + 1, run.repeat)
+        if self._running_rounds and len(rounds) >= SURE_ROUNDS:
+            return None
         begins = all(other.repeat != run.repeat for other in runs)
         if begins and is_unlimited and len(rounds) >= SURE_ROUNDS:
             round_s = sum(costs.repeat_s(point.search or point.main_run) for point in self.contenders)
             if self._history.trials_s(self.recipe, rounds) + round_s > self.searched_s:
                 return None
         return run.trial(SearchState.BREAKING_TIES)
+
+    @functools.cached_property
+    def _running_rounds(self) -> frozenset[int]:
+        return frozenset(trial.repeat for trial in self._running if trial.micro_batches)
+
+    def _current_rounds(self, after: int) -> set[int]:
+        """Returns the rounds above `after` of which a run was under way when the last of them began, or is now."""
+        rounds: dict[int, set[str]] = {}
+        for trial in self._history.trials:
+            if trial.repeat > after and trial.recipe == self.recipe and trial.micro_batches:
+                rounds.setdefault(trial.repeat, set()).add(trial.trial_id)
+        if not rounds:
+            return set()
+        last = rounds[max(rounds)]
+        ends = {number: [self._history.trial_end(trial) for trial in trials] for number, trials in rounds.items()}
+        beside = {number for number, of_round in ends.items() if any(end and last & {*end.beside} for end in of_round)}
+        return beside | (self._running_rounds & rounds.keys())
 
     @property
     def searched_s(self) -> float:

@@ -1,7 +1,7 @@
 """The order of runs after the search: the finalists' in turn, and the winner's last. Pure."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from platform.search.confirmation.confirmation_trial import ConfirmationTrial
 from platform.search.setup.confirmation_rules import FINALISTS
@@ -64,17 +64,25 @@ def repeats_left(
 
 
 def contenders_run(
-    contenders: Sequence[PointRuns], *, after: int, most_rounds: int, attempted: AttemptedRuns = frozenset()
+    contenders: Sequence[PointRuns],
+    *,
+    after: int,
+    most_rounds: int,
+    attempted: AttemptedRuns = frozenset(),
+    running: Collection[int] = (),
+    current: Collection[int] = (),
 ) -> ConfirmationRun | None:
     """Returns the next run of the contenders, which run in turn: one round of runs for each number above `after`, the
-    first that not all of them had; None after `most_rounds`.
+    first that not all of them had and of which none is `running`; None after `most_rounds`.
 
-    A contender that joins late begins with the current round of the others, since runs with one number must follow each
-    other in time.
+    A contender that joins late begins with the `current` rounds of the others, without any with the last one, since
+    runs with one number must follow each other in time.
     """
     rounds = [run.repeat for point in contenders for run in point.runs if run.repeat > after]
-    first = max(rounds, default=after + 1)
+    first = min((*current, max(rounds, default=after + 1)))
     for repeat in range(first, after + most_rounds + 1):
+        if repeat in running:
+            continue
         for point in contenders if repeat % 2 else reversed(contenders):
             measurement = point.search or point.main_run
             had = any(run.repeat == repeat for run in point.runs)

@@ -36,18 +36,20 @@ class Spending:
         self._ended_gpu_s = 0.0
         self._num_searched = 0
         """Number of the search's trials."""
-        self._running: dict[str, tuple[int, float]] = {}
-        """By trial that runs: its devices, and when it began."""
+        self._running: dict[str, tuple[int, float, float]] = {}
+        """By trial that runs: its devices, when it began, and the seconds that it is expected to take."""
         self._kept_s = 0.0
 
-    def begin(self, trial_id: str, num_devices: int, *, searches: bool = False) -> None:
-        """Begins a trial on `num_devices`, which either `searches` or is a final run."""
-        self._running[trial_id] = (num_devices, self._clock())
+    def begin(self, trial_id: str, num_devices: int, *, searches: bool = False, expected_s: float = 0.0) -> None:
+        """Begins a trial on `num_devices`, which either `searches` or is a final run, and is expected to take
+        `expected_s` (0 where nothing is known).
+        """
+        self._running[trial_id] = (num_devices, self._clock(), expected_s)
         self._num_searched += searches
 
     def end(self, trial_id: str) -> tuple[float, float]:
         """Ends a trial; returns its seconds and its device seconds."""
-        num_devices, since_s = self._running.pop(trial_id)
+        num_devices, since_s, _ = self._running.pop(trial_id)
         wall_s = self._clock() - since_s
         self._ended_gpu_s += wall_s * num_devices
         return wall_s, wall_s * num_devices
@@ -56,7 +58,7 @@ class Spending:
     def gpu_s(self) -> float:
         """Device seconds of this session, including those of the running trials."""
         running = tuple(self._running.values())  # the progress thread asks while a trial begins
-        return self._ended_gpu_s + sum(devices * (self._clock() - since_s) for devices, since_s in running)
+        return self._ended_gpu_s + sum(devices * (self._clock() - since_s) for devices, since_s, _ in running)
 
     def gpu_left_s(self) -> float:
         """Returns the device seconds left in the budget, infinite without one."""
@@ -64,10 +66,16 @@ class Spending:
 
     def time_left_s(self) -> float:
         """Returns the seconds until a budget ends, infinite without one."""
-        left_s = self.gpu_left_s() / self.num_devices
-        if self.budget.time_s is not None:
-            left_s = min(left_s, self.budget.time_s - (self._clock() - self._started_s))
-        return left_s
+        return min(self.gpu_left_s() / self.num_devices, self._wall_left_s())
+
+    def _wall_left_s(self) -> float:
+        return math.inf if self.budget.time_s is None else self.budget.time_s - (self._clock() - self._started_s)
+
+    def free_s(self) -> float:
+        """Returns the seconds until a budget ends for one more trial beside those that run, each of which still takes
+        what was expected of it; infinite without one.
+        """
+        return min((self.gpu_left_s() - self._promised_gpu_s()) / self.num_devices, self._wall_left_s())
 
     def keep(self, seconds: float) -> None:
         """Notes that the search leaves these seconds for final runs."""
@@ -79,17 +87,23 @@ class Spending:
 
     def stop_at_s(self, leave_s: float, num_lanes: int = 1) -> float | None:
         """Returns when a trial must end, by the driver's monotonic clock, so that `leave_s` remain even where trials
-        spend device seconds in each of `num_lanes` until then; None without a budget.
+        spend device seconds in each of `num_lanes` until then, and those that run what was expected of them; None
+        without a budget.
         """
-        left_s = self.time_left_s() - leave_s
+        left_s = self.free_s() - leave_s
         if math.isfinite(self.gpu_left_s()):
             left_s = min(left_s, (self.gpu_left_s() / self.num_devices - leave_s) / num_lanes)
         return self._clock() + left_s if math.isfinite(left_s) else None
 
-    def _promised_gpu_s(self, trial_s: float) -> float:
-        """Returns the device seconds that the running trials still take, if each takes `trial_s` in all."""
+    def _promised_gpu_s(self, trial_s: float = 0.0) -> float:
+        """Returns the device seconds that the running trials still take, if each takes what was expected of it in all,
+        and at least `trial_s`.
+        """
         now_s = self._clock()
-        return sum(devices * max(0.0, trial_s - (now_s - since_s)) for devices, since_s in self._running.values())
+        return sum(
+            devices * max(0.0, max(trial_s, expected_s) - (now_s - since_s))
+            for devices, since_s, expected_s in self._running.values()
+        )
 
     @property
     def whole_s(self) -> float:

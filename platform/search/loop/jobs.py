@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from platform.cluster.connection import users_environment
-from platform.cost_model.columns import Columns
+from platform.cost_model.columns import Array, Columns
 from platform.cost_model.hardware import datasheet_tflops
 from platform.cost_model.ordering import known_columns
 from platform.cost_model.predict import predict
@@ -51,6 +51,10 @@ class TrialSettings:
     """Peak memory that the plan predicts, by candidate and micro-batch; one that is not here is predicted anew, which
     takes 20 ms.
     """
+    predicted_speed: Mapping[str, Mapping[int, float]] = dataclasses.field(
+        default_factory=dict[str, Mapping[int, float]]
+    )
+    """Tokens/s that the plan predicts, by candidate and micro-batch; empty where it predicts none."""
     rules: ConfirmationRules | None
     """The steps a winner goes through after the search; None for none."""
 
@@ -72,11 +76,13 @@ def make_job(
     nodes: Mapping[str, str] = MappingProxyType({}),
     node_share: float = 1.0,
     probes: bool = True,
+    measures_peak: bool = False,
 ) -> Job:
     """Returns a trial of `candidate` that climbs `rungs`, for the search or as the `final` one; it begins no rung after
     `stop_at_s` by the driver's monotonic clock (None: no limit), except its first where it `runs_one`. It runs on
     `nodes` (addresses by Ray's ids; empty: where the settings allow), of each of which it takes `node_share`, and
-    `probes` devices and links where that is still to be done.
+    `probes` devices and links where that is still to be done. It `measures_peak` of its devices anew, else where that
+    of these nodes is not known.
     """
     # Where every point is asked for, none is cut short.
     race = final is None and not (settings.rules and settings.rules.finalists is None)
@@ -118,7 +124,9 @@ def make_job(
         cap_gib=settings.cap_gib,
         held_gib=held,
         probe_s=settings.probe_s if probes and history.probe is None and final is None else None,
-        matmul_peak_tflops=history.peak_tflops(candidate.recipe.compute_precision, nodes=nodes.values()),
+        matmul_peak_tflops=None
+        if measures_peak
+        else history.peak_tflops(candidate.recipe.compute_precision, nodes=nodes.values()),
         datasheet_peak_tflops=datasheet_tflops(settings.cluster, candidate.recipe.product_type),
         environment=users_environment() if candidate.recipe.command else {},
         stop_at_s=stop_at_s,
@@ -195,15 +203,23 @@ def _predicted(candidate: Candidate, settings: TrialSettings) -> tuple[tuple[int
     return predicted_gib(candidate, settings.cluster, settings.cap_gib)
 
 
-def planned_gib(candidates: Sequence[Candidate], columns: Columns | None) -> dict[str, dict[int, float]]:
-    """Returns the candidates' predicted peak memory by candidate and micro-batch, from the plan's columns; empty
-    without any.
+def planned_figures(
+    candidates: Sequence[Candidate], columns: Columns | None
+) -> tuple[dict[str, dict[int, float]], dict[str, dict[int, float]]]:
+    """Returns the candidates' predicted peak memory, and tokens/s, by candidate and micro-batch, from the plan's
+    columns; empty without any.
     """
     if columns is None:
-        return {}
-    peaks_gib = iter(predict(columns).memory.allocated_gib.tolist())
+        return {}, {}
+    prediction = predict(columns)
+    speeds = columns.tokens_per_step / prediction.step.total_s
+    return _by_rung(candidates, prediction.memory.allocated_gib), _by_rung(candidates, speeds)
+
+
+def _by_rung(candidates: Sequence[Candidate], rows: Array) -> dict[str, dict[int, float]]:
+    values = iter(rows.tolist())
     return {
-        candidate.key: {micro_batch: next(peaks_gib) for micro_batch in candidate.micro_batches}
+        candidate.key: {micro_batch: next(values) for micro_batch in candidate.micro_batches}
         for candidate in candidates
     }
 

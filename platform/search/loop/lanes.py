@@ -54,6 +54,7 @@ class Lanes:
         avoid: Collection[str] = (),
         *,
         others: Iterable[Job] | None = None,
+        slow: Collection[str] = (),
         is_alone: bool = False,
         at: Collection[str] = (),
     ) -> Mapping[str, str] | None:
@@ -62,18 +63,22 @@ class Lanes:
         no more than one trial runs at a time, and no node was refused.
 
         A trial that `is_alone` shares its nodes with no other. It runs on the nodes at these addresses (`at`) where
-        they are there. Nodes at the addresses to `avoid` are left out as long as others hold a trial.
+        they are there. Nodes at the addresses to `avoid`, and those that are `slow`, are left out as long as others
+        hold a trial.
         """
         jobs, nodes = tuple(running), self._nodes()
         num_held = self._holds(nodes)
-        if not num_held or (num_held == 1 and others is None and not self._has_refused()):
+        unwanted = {*avoid, *slow} & set(nodes.values())
+        leaves_out = self._has_refused() or (unwanted and self.count(unwanted))
+        if not num_held or (num_held == 1 and others is None and not leaves_out):
             return None if jobs else {}
         if any(not job.nodes for job in jobs):  # it may be on any of them: it began before others joined
             return None
         answering = self._answering()
         quiet = {node: address for node, address in answering.items() if address not in avoid}
         same = {node: address for node, address in quiet.items() if address in at}
-        choices = ((same,) if len(same) == self.nodes_per_trial else ()) + (quiet, answering)
+        fast = {node: address for node, address in quiet.items() if address not in slow}
+        choices = ((same,) if len(same) == self.nodes_per_trial else ()) + (fast, quiet, answering)
         nodes = next((choice for choice in choices if self._holds(choice)), nodes)
         shares = dict.fromkeys(nodes, 0.0)
         for job in (*jobs, *(others or ())):

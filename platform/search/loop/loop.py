@@ -5,7 +5,7 @@ import functools
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from platform.search.confirmation.confirmation import ConfirmationPlan
 from platform.search.confirmation.confirmation_trial import ConfirmationTrial
@@ -14,6 +14,7 @@ from platform.search.loop.budget import Budget, Spending
 from platform.search.loop.exploration import Exploration, Relearn, SearchEnd
 from platform.search.loop.jobs import TrialSettings, failed_measurement, make_job
 from platform.search.loop.lanes import Lanes
+from platform.search.loop.node_watch import NodeWatch
 from platform.search.loop.policy import Kind, Next
 from platform.search.loop.running import RunningTrial
 from platform.search.loop.study_log import StudyLog
@@ -25,7 +26,7 @@ from platform.study.history import History
 from platform.study.study import Study
 from search_spaces.candidate import Candidate
 from trainers.records.job import Job
-from trainers.records.journal import TrialEnd, TrialStart, TrialState
+from trainers.records.journal import Lagging, TrialEnd, TrialStart, TrialState
 from trainers.records.measurement import ENDS_LADDER, Measurement
 from trainers.records.search_state import SearchState
 
@@ -82,9 +83,7 @@ class SearchLoop:
         """The ends of this session's trials, in their order."""
         self._crowded: set[str] = set()
         """Keys of candidates whose trials neighbours crowded out of host memory."""
-        self._streaks = Counter[str]()
-        self._avoided: frozenset[str] = frozenset()
-        """Addresses of the nodes on which no further trial is to run."""
+        self._nodes = NodeWatch(self.history, self.lanes, settings)
 
     @property
     def history(self) -> History:
@@ -109,7 +108,7 @@ class SearchLoop:
     @property
     def num_lanes(self) -> int:
         """Number of trials that may run side by side now."""
-        return max(1, self.lanes.count())
+        return max(1, self.lanes.count(avoid=self.history.lagging) or self.lanes.count())
 
     @property
     def wants_room(self) -> bool:
@@ -153,8 +152,9 @@ class SearchLoop:
         if self._waits or self.state.is_terminal or alone:
             return None
         place = functools.partial(
-            self.lanes.place, running.values(), self._avoided, others=others.values() if self.beside else None
-        )
+            self.lanes.place, running.values(), self._nodes.failing, slow=self.history.lagging,
+            others=others.values() if self.beside else None,
+        )  # fmt: skip
         if (running or not others) and place() is None:
             return None
         decision = self.decide()
@@ -164,8 +164,7 @@ class SearchLoop:
                 self._log.write()
             return None
         if isinstance(trial, ConfirmationTrial):
-            nodes = place(is_alone=True, at=self._nodes_of_round(trial))
-            is_alone = math.isfinite(self.spending.gpu_left_s())
+            nodes, is_alone = place(is_alone=True, at=self._nodes_of_round(trial)), False
         else:
             nodes, is_alone = None if trial.is_alone and others else place(is_alone=trial.is_alone), trial.is_alone
         if nodes is None:
@@ -188,7 +187,8 @@ class SearchLoop:
         self._begin(job, start, is_alone=is_alone)
         if isinstance(trial, ExplorationTrial):
             self._search.begin(trial)
-        self.spending.begin(job.trial_id, job.layout.world_size, searches=not start.is_final)
+        expected_s = self._time_plan().expected_s(trial) if isinstance(trial, ConfirmationTrial) else 0.0
+        self.spending.begin(job.trial_id, job.layout.world_size, searches=not start.is_final, expected_s=expected_s)
         return job
 
     def _begin(self, job: Job, start: TrialStart, *, is_alone: bool) -> None:
@@ -287,6 +287,7 @@ class SearchLoop:
             nodes=nodes,
             node_share=1.0 if not nodes or is_final or trial.is_alone else self.lanes.share,
             probes=all(running.job.probe_s is None for running in self._running.values()),
+            measures_peak=bool(self._nodes.suspected(self.history) & set(nodes.values())),
         )
 
     def on_trial_end(
@@ -332,7 +333,7 @@ class SearchLoop:
             has_spare=bool(self.lanes.count(avoid=lost_nodes)),
         )
         self._ends.append(end)
-        ends, self._avoided = self._ends, policy.failing_nodes(self._streaks, end)
+        ends, lagging = self._ends, self._nodes.on_trial_end(end, key, trial_measurements, self.history)
         if end.kind is Kind.CROWDED:
             self._crowded.add(key)
         follows = policy.follows(ends)
@@ -344,12 +345,23 @@ class SearchLoop:
         is_missing = follows is Next.RETRY or state == "interrupted"
         is_missing = is_missing or (not start.is_final and self._search.is_suspect(key))
         self._record_end(ended, end, is_missing=is_missing, wall_s=wall_s, gpu_s=gpu_s)
+        for loop in (self, *self.beside):
+            loop.leave_out(lagging)
         if not start.is_final:
             runs_again = follows is Next.RETRY
             self._search.trial_ended(key, interrupted=state == "interrupted", runs_again=runs_again)
             candidate = Candidate(recipe=start.recipe, layout=start.layout, micro_batches=start.micro_batches)
             for other in self.beside:
                 other.overhear(candidate, self.history.measured(key))
+
+    def leave_out(self, lagging: Iterable[Lagging]) -> None:
+        """Takes note of nodes that lag, which this search or one beside it found."""
+        for lag in lagging:
+            if lag.node not in self.history.lagging:
+                self._log.record(lag)
+                self._log.refresh()
+                if self.state is SearchState.DONE:  # its finalists may be others now
+                    self.state = SearchState.RESUMING
 
     def overhear(self, candidate: Candidate, measured: Sequence[Measurement]) -> None:
         """Learns from what another search has measured of one of its candidates."""

@@ -74,8 +74,12 @@ class TimePlan:
     @functools.cached_property
     def confirmation_trial(self) -> ConfirmationTrial | None:
         """The next confirmation trial that the time that is left holds."""
-        left_s = self._spending.time_left_s()
+        left_s = self._spending.free_s()
         return self.confirmation.next(left_s, self.costs, for_new_winner=self._for_new_winner)
+
+    def expected_s(self, trial: ConfirmationTrial) -> float:
+        """Returns the seconds that a confirmation trial is expected to take."""
+        return self.confirmation.expected_s(trial, self.costs)
 
     @property
     def profile(self) -> ConfirmationTrial | None:

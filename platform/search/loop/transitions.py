@@ -136,6 +136,7 @@ TRANSITIONS = (
         target=State.BREAKING_TIES,
         trial="these points in turn",
         answer=_confirms(State.BREAKING_TIES),
+        beside=True,
     ),
     Transition(
         sources=ACTIVE,

@@ -25,7 +25,7 @@ from platform.report.endings import last_ending, verdict
 from platform.report.follow import followed
 from platform.search.loop import start_timeout
 from platform.search.loop.budget import Budget
-from platform.search.loop.jobs import TrialSettings, planned_gib
+from platform.search.loop.jobs import TrialSettings, planned_figures
 from platform.search.loop.lanes import Lanes
 from platform.search.loop.loop import SearchLoop
 from platform.search.session import output
@@ -182,6 +182,7 @@ class SessionRun:
 
     def _make_loop(self, recorder: str) -> SearchLoop:
         setup, handle = self.setup, self.handle
+        predicted_gib, predicted_speed = planned_figures(setup.plan.candidates, setup.plan.columns)
         loop = SearchLoop(
             study=self.study,
             candidates=setup.plan.candidates,
@@ -198,7 +199,8 @@ class SessionRun:
                 nodes=tuple(node.id for node in handle.nodes) if handle.left_out else (),
                 cap_gib=setup.cap_gib,
                 probe_s=self._probe_s(),
-                predicted_gib=planned_gib(setup.plan.candidates, setup.plan.columns),
+                predicted_gib=predicted_gib,
+                predicted_speed=predicted_speed,
                 tries_misfit=setup.space.is_stand_in,
                 timing=setup.timing,
                 rules=setup.rules,

@@ -13,6 +13,7 @@ ONLY_OF_COMMANDS = ("tokens_per_step", "seq_len", "step_line")
 """Options that only a training of the user's own has."""
 _OF_MODELS = {
     "space": "names another subject",
+    "further": "name other subjects",
     "set": "sets axes of this project's models; those of a command are its holes",
     "layout": "is of this project's models",
     "data": "is of this project's models; a command reads its own",
@@ -29,7 +30,7 @@ _OF_FUNCTIONS = {"set", "device_memory_gib", "profile"}
 
 def option_name(field: str) -> str:
     """Returns an option as a user types it."""
-    return "the space" if field == "space" else f"--{field.replace('_', '-')}"
+    return {"space": "the space", "further": "further spaces"}.get(field, f"--{field.replace('_', '-')}")
 
 
 def check_options(options: SearchOptions) -> None:

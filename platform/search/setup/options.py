@@ -60,6 +60,13 @@ class StudyOptions:
         group=_SUBJECT,
         about="space's name (--list), path of a space file or config.json, or OWNER/NAME of the hub",
     )
+    further: tuple[str, ...] = argument(
+        (),
+        nargs="*",
+        metavar="SPACE",
+        group=_SUBJECT,
+        about="further ones: each is a study of its own, and they share the cluster",
+    )
     set: tuple[str, ...] = option(
         (),
         repeated=True,
@@ -162,15 +169,15 @@ class StudyOptions:
 
     def with_absolute_paths(self) -> "StudyOptions":
         """Returns the same options with absolute paths, valid in any working folder."""
-        space, old = self.space, self.learn_from
-        # A built-in space comes before any file or folder of its name.
-        if space is not None and space not in _BUILT_IN and user_path(space).exists():
-            space = _absolute(space)
+        space, old = self.space and _located_space(self.space), self.learn_from
+        further = tuple(map(_located_space, self.further))
         if old is not None and is_path(old) and not is_address(old):
             old = _absolute(old)
         layout, data = self.layout and _absolute(self.layout), self.data and data_path(self.data)
         recheck = self.recheck and _absolute(self.recheck)
-        return dataclasses.replace(self, space=space, learn_from=old, layout=layout, data=data, recheck=recheck)
+        return dataclasses.replace(
+            self, space=space, further=further, learn_from=old, layout=layout, data=data, recheck=recheck
+        )
 
     def files(self) -> tuple[Path, ...]:
         """Returns the space's file, which may be code; empty for a built-in space and a model of the hub."""
@@ -185,7 +192,12 @@ class StudyOptions:
         # Where no revision is asked for, the stored one is kept.
         if "space" in changed and str(stored.space).partition("@")[0] == self.space:
             changed.remove("space")
-        words = {"space": "the space", "command": "the command", "folder": "the folder of the command or function"}
+        words = {
+            "space": "the space",
+            "further": "the spaces",
+            "command": "the command",
+            "folder": "the folder of the command or function",
+        }
         words |= {name: f"the {name} of its file" for name in ("environment", "without")}
         return [words.get(name, "--" + name.replace("_", "-")) for name in changed]
 
@@ -325,6 +337,11 @@ def read_options(stored: Mapping[str, Any]) -> StudyOptions:
         return from_json(StudyOptions, stored)
     except ValueError as error:
         raise InputError(f"the study was begun with options that this version cannot read: {error}") from error
+
+
+def _located_space(space: str) -> str:
+    """Returns the space with an absolute path. A built-in one comes before any file or folder of its name."""
+    return space if space in _BUILT_IN or not user_path(space).exists() else _absolute(space)
 
 
 def _absolute(path: str) -> str:

@@ -5,20 +5,20 @@ import dataclasses
 import pytest
 
 from platform.search.__main__ import parse
-from platform.search.session import device_counts
+from platform.search.session import several
 from platform.search.setup.options import SearchOptions
 
 
 def _share(counts: list[int], spent_s: float, spent_gpu_s: float, **options_given: float) -> SearchOptions:
     """Returns the options of the first of these numbers, of which each is a part of its own."""
     options = dataclasses.replace(parse(["gpt2"]), **options_given)
-    share = device_counts._with_budget  # pyright: ignore[reportPrivateUsage]
+    share = several._with_budget  # pyright: ignore[reportPrivateUsage]
     return share(options, counts[0], counts, len(counts), spent_s, spent_gpu_s)
 
 
 def test_numbers_that_search_at_the_same_time_have_all_of_their_time() -> None:
     options = dataclasses.replace(parse(["gpt2"]), time_budget_s=300.0, gpu_s=700.0)
-    share = device_counts._with_budget  # pyright: ignore[reportPrivateUsage]
+    share = several._with_budget  # pyright: ignore[reportPrivateUsage]
     shares = [share(options, count, [1, 2, 4], 1, 0.0, 0.0) for count in (1, 2, 4)]
     assert [(share.time_budget_s, share.gpu_s) for share in shares] == [(300, 100), (300, 200), (300, 400)]
 

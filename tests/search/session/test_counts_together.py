@@ -13,7 +13,7 @@ import pytest
 from platform.cluster.nodes import ClusterHandle, Node
 from platform.common.signals import INTERRUPTED
 from platform.search.session import session
-from platform.search.session.device_counts import parts_of
+from platform.search.session.several import parts_of
 from platform.search.setup.options import SearchOptions
 from platform.study.study import Study, read
 from tests.search.loop.backend import CLUSTER

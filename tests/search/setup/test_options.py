@@ -16,6 +16,7 @@ from trainers.spec.codec import to_json
 
 FULL = StudyOptions(
     space="bloom7b",
+    further=("gpt2", "llama3"),
     set=("seq_len=128,256", "tp=1"),
     command=("torchrun", "{gpus}", "train.py", "{micro_batch=1,2}"),
     folder=str(Path.cwd()),
@@ -39,7 +40,7 @@ FULL = StudyOptions(
 )
 """Options of which none is at its default."""
 _ARGUMENTS = """
-    bloom7b --set seq_len=128,256 --set tp=1 --tokens-per-step 4096 --seq-len 64 --step-line loss
+    bloom7b gpt2 llama3 --set seq_len=128,256 --set tp=1 --tokens-per-step 4096 --seq-len 64 --step-line loss
     --layout /made/up/layout.json --data /made/up/tokens.parquet
     --tokens 100000000000.0 --price-per-gpu-h 2.5 --searcher optuna --learn-from old-1 --seed 7 --repeats 0 --steps 12
     --whole-steps --all --gpus 1,2,4 --device-memory-gib 1.5 -- torchrun {gpus} train.py {micro_batch=1,2}
