@@ -6,33 +6,17 @@ import os
 import re
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
 
 from platform.common.errors import NOT_RESOLVED
-from platform.study.study import Study
-from scripts.package import TREES, make_wheel, rewritten
-from tests.samples import header, measurement
+from scripts.package import TREES, rewritten
 from tests.whole_searches.session import ROOT
-from trainers.records.journal import End, Measured
 
 MODULES = frozenset(
     {"trainers.spec.layout", "trainers.engines.ddp", "platform.plan", "platform.searchers", "search_spaces"}
 )
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_wheel(tmp_path_factory.mktemp("package"))
-
-
-@pytest.fixture(scope="module")
-def site(wheel: Path) -> Path:
-    """Returns a folder that holds the installed package."""
-    zipfile.ZipFile(wheel).extractall(wheel.parent / "site")
-    return wheel.parent / "site"
 
 
 def _python(site: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -108,19 +92,6 @@ def test_the_command_says_its_version_and_refuses_what_it_does_not_know(site: Pa
 
 
 IMPORT = "import time; began = time.process_time(); import layout_search; print(time.process_time() - began)"
-CELLS = """
-import ast, json, sys
-scope, shown = {}, []
-for cell in json.load(open(sys.argv[1]))["cells"]:
-    if cell["cell_type"] == "code":
-        tree = ast.parse("".join(cell["source"]))
-        last = tree.body.pop().value if isinstance(tree.body[-1], ast.Expr) else None
-        exec(compile(tree, "cell", "exec"), scope)
-        value = last and eval(compile(ast.Expression(last), "cell", "eval"), scope)
-        shown.append(getattr(value, "_repr_html_", value.__repr__)())
-print(json.dumps(shown))
-"""
-"""Runs a notebook's cells as a kernel does: names stay, and the last value is shown, as HTML where it can be."""
 
 
 def _interpreter(minor: int) -> Path | None:
@@ -161,24 +132,6 @@ def test_pip_installs_it_and_leaves_nothing_of_it(minor: int, wheel: Path, tmp_p
     assert float(run(python, "-c", IMPORT)) < 0.5
     run(python, *pip, "uninstall", "--quiet", "--yes", "layout-search")
     assert installed() - before == set()
-
-
-@pytest.mark.slow
-def test_the_notebook_runs_from_another_folder(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Study.create(tmp_path / "elsewhere", "gpt2-1") as study:
-        study.record(header("gpt2-1"))
-        study.record(Measured(measurement=measurement()))
-        study.record(End(exit_code=0, wall_s=60.0, gpu_s=240.0, tried_all=True))
-    monkeypatch.setenv("STUDY", str(study.path))
-    completed = _python(site, tmp_path, "-c", CELLS, str(ROOT / "docs" / "notebook.ipynb"))
-    assert completed.returncode == 0 and not completed.stderr, completed.stderr
-    mistake, printed = completed.stdout.splitlines()
-    assert "8xH1000" in mistake
-    version, plan, best, frame, _, study_shown, winner, by_engine, launch = json.loads(printed)
-    assert version.startswith("'0.") and "<table" in plan and "tokens_per_s" in plan and "<table" in frame
-    assert best.startswith("('") and "<table" in study_shown and "Fastest" in study_shown
-    assert "'not gated'" in winner and "fsdp" in by_engine and launch == "'launch.sh'"
-    assert (tmp_path / "exported" / "launch.sh").exists()
 
 
 @pytest.mark.heavy
