@@ -11,6 +11,9 @@ from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
 from trainers.spec.workload import flags_of
 
+OWN = "own "
+"""Stands before the name of an axis of a user's own training where axes are compared."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
@@ -44,10 +47,11 @@ class Candidate:
     @property
     def axes(self) -> dict[str, Any]:
         """Value by axis: the layout's fields, and the recipe, of which a study may have several; of a command its own
-        axes, numbers as such.
+        axes, numbers as such, with `OWN` before their names: one that has the name of an axis of ours need not mean it.
         """
         if self.recipe.workload:
-            return {"recipe": self.recipe.id, **{n: _number(v) for n, v in flags_of(self.layout.flags).items()}}
+            flags = flags_of(self.layout.flags)
+            return {"recipe": self.recipe.id, **{OWN + name: _number(value) for name, value in flags.items()}}
         fields = {field.name: getattr(self.layout, field.name) for field in dataclasses.fields(self.layout)}
         return {"recipe": self.recipe.id, **fields}
 

@@ -278,13 +278,17 @@ def evidence(result: RecipeResult) -> list[str]:
 
 
 def command_of(best: Measurement) -> str:
-    """Returns the command at the measured point as a line for a shell; "" where no command trained."""
+    """Returns the command at the measured point as a line for a shell, with the variables that its file gives it; ""
+    where no command trained.
+    """
     if best.recipe.command is None:
         return ""
     num_nodes = best.conditions.num_nodes if best.conditions else 1
     values = {**values_of(best.layout, best.batch, num_nodes=num_nodes)}
     values |= {name: name.upper() for name in ("out", "node_rank", "head", "port")}
-    return shlex.join(best.recipe.command.filled(values))
+    variables = best.recipe.command.variables(values)
+    before = ("env", *(f"{name}={value}" for name, value in variables.items())) if variables else ()
+    return shlex.join((*before, *best.recipe.command.filled(values)))
 
 
 def lag(peak: Peak, cluster: Cluster) -> str:

@@ -51,14 +51,14 @@ class LocalTree:
         """
         scratch = CommandProcesses.new_scratch()
         alone = {"node_rank": 0, "head": "127.0.0.1", "port": free_port()} if place is None else place
-        words = workload.filled({**values, **alone, "out": out_of(scratch)})
+        filling = {**values, **alone, "out": out_of(scratch)}
         try:
             self._processes = CommandProcesses(
-                words,
+                workload.filled(filling),
                 folder=workload.folder,
                 scratch=scratch,
                 gpus=gpus,
-                environment={**environment, **workload.variables},
+                environment={**environment, **workload.variables(filling)},
             )
         except OSError as error:
             raise OSError(f"the command cannot be started in {workload.folder}: {error.strerror}") from error

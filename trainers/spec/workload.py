@@ -9,13 +9,24 @@ import math
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-HOLE = re.compile(r"(?<!\{)\{([A-Za-z_][A-Za-z0-9_]*)(?:=([^{}]*))?\}(?!\})")
-"""A hole in a word of a command: a name, and on request its values."""
-_DOUBLED = re.compile(r"\{\{|\}\}")
+_BRACES = re.compile(r"\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)(?:=([^{}]*))?\}")
+"""Doubled braces, or a hole: a name, and on request its values. A word is read from the left, so that the braces that
+are left of three are the hole's inside doubled ones.
+"""
+
+
+def holes_in(word: str) -> Iterator[re.Match[str]]:
+    """Yields the holes of a word of a command, each a match of its name and, on request, its values."""
+    return (match for match in _BRACES.finditer(word) if match[1])
+
+
+def with_holes(word: str, fill: Callable[[re.Match[str]], str]) -> str:
+    """Returns a word with each hole replaced by what `fill` returns for it, and other braces as they stand."""
+    return _BRACES.sub(lambda match: fill(match) if match[1] else match[0], word)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,7 +38,9 @@ class Workload:
     name: str = dataclasses.field(metadata={"cosmetic": True})
     """Name of the file that runs."""
     command: tuple[str, ...]
-    """Words of the command, with holes as `{name}`; doubled braces stand for single ones. Empty for a function."""
+    """Words of the command, with holes as `{name}`. In a word that has `{{`, doubled braces stand for single ones, so
+    that JSON whose braces meet at its end may stand as it is. Empty for a function.
+    """
     digest: str
     """Hash of the command or the function's name, and of the files that it names."""
     folder: str = dataclasses.field(default="", metadata={"cosmetic": True})
@@ -35,26 +48,35 @@ class Workload:
     step_line: str = ""
     """Pattern of a printed line that ends a step; empty where the command writes lines of steps to a file."""
     environment: tuple[str, ...] = dataclasses.field(default=(), metadata={"later": True})
-    """`NAME=VALUE` of the environment variables that it gets beside the user's own."""
+    """`NAME=VALUE` of the environment variables that it gets beside the user's own, with holes as in the command."""
     build: str = dataclasses.field(default="", metadata={"later": True})
     """The function as `FILE.py:NAME` or `MODULE:NAME`, found from the folder; empty for a command."""
 
     @property
-    def variables(self) -> dict[str, str]:
-        """The environment variables that it gets, by name."""
-        return dict(_pairs(self.environment))
-
-    @property
     def holes(self) -> frozenset[str]:
-        """Names of the command's holes."""
-        return frozenset(match[1] for word in self.command for match in HOLE.finditer(word))
+        """Names of the command's holes, those in its environment among them."""
+        return frozenset(match[1] for word in (*self.command, *self.environment) for match in holes_in(word))
 
     def filled(self, values: Mapping[str, object]) -> tuple[str, ...]:
         """Returns the words with their holes filled; a word that is one hole with an empty value is left out."""
-        words = ((word, HOLE.sub(lambda match: str(values[match[1]]), word)) for word in self.command)
-        return tuple(
-            _DOUBLED.sub(lambda match: match[0][0], filled) for word, filled in words if filled or not HOLE.search(word)
-        )
+        words = ((word, _filled(word, values)) for word in self.command)
+        return tuple(filled for word, filled in words if filled or not word)
+
+    def variables(self, values: Mapping[str, object] | None = None) -> dict[str, str]:
+        """Returns the environment variables that it gets, by name, with a command's holes filled."""
+        pairs = dict(_pairs(self.environment))
+        return pairs if values is None else {name: _filled(value, values) for name, value in pairs.items()}
+
+
+def _filled(word: str, values: Mapping[str, object]) -> str:
+    is_doubled = "{{" in word
+
+    def fill(match: re.Match[str]) -> str:
+        if match[1]:
+            return str(values[match[1]])
+        return match[0][0] if is_doubled else match[0]
+
+    return _BRACES.sub(fill, word)
 
 
 def flags_text(values: Mapping[str, str]) -> str:

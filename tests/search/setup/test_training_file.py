@@ -41,7 +41,7 @@ def test_a_file_is_what_is_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     request = read_request(parse(["run.yaml", "--seq-len", "8"]))
     workload = request.space.recipe.workload
     assert workload is not None and workload.folder == str(tmp_path / "project")
-    assert workload.variables == {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "2"}
+    assert workload.variables() == {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "2"}
     candidates, _ = request.space.candidates(2)
     flags = [tuple(flags_of(candidate.layout.flags).values()) for candidate in candidates]
     assert flags == [("--checkpoint", "full"), ("--checkpoint", "grad"), ("--checkpoint", "true"), ("", "full")]
