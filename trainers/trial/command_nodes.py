@@ -47,7 +47,7 @@ def on_nodes(function: Callable[..., Any], job: Job) -> Any:
     count = job.cluster.num_nodes
     bundle = {"CPU": cpus, **({"GPU": float(gpus)} if gpus else {})}
     group = placement_group(
-        [bundle] * count, strategy="STRICT_SPREAD", bundle_label_selector=[selector] * count if selector else []
+        [bundle] * count, strategy="STRICT_SPREAD", bundle_label_selector=[selector] * count if selector else None
     )
     try:
         first = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0)
