@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -9,6 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from trainers.spec.codec import json_object
+
+_STYLE = re.compile(r"\x1b\[[0-9;:]*m")
+"""What a terminal takes for a colour or a weight of letters."""
+
+
+def text_of(printed: bytes) -> str:
+    """Returns what a command printed as text without colours."""
+    return _STYLE.sub("", printed.decode(errors="replace"))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,17 +49,33 @@ class StepReader:
         Raises:
             StepLineError: a line of the file is not a step.
         """
-        with self._path.open("rb") as file:
-            file.seek(self._place)
-            data = file.read()
+        try:
+            with self._path.open("rb") as file:
+                if os.fstat(file.fileno()).st_size < self._place:  # the script began the file anew
+                    self._place, self._unfinished = 0, b""
+                file.seek(self._place)
+                data = file.read()
+        except FileNotFoundError:  # or takes it away to write another
+            self._place, self._unfinished = 0, b""
+            return []
         at_s = time.monotonic()
         self._place += len(data)
         *lines, self._unfinished = (self._unfinished + data).split(b"\n")
         return list(self._steps(lines, at_s))
 
+    def last(self) -> list[Step]:
+        """Returns the steps since the last call once no more will come: the last line may lack its end.
+
+        Raises:
+            StepLineError: a line of the file is not a step.
+        """
+        steps = self.new()
+        line, self._unfinished = self._unfinished, b""
+        return [*steps, *self._steps([line], time.monotonic())]
+
     def _steps(self, lines: list[bytes], at_s: float) -> Iterator[Step]:
         for raw in lines:
-            text = raw.decode(errors="replace")
+            text = text_of(raw)
             if self._pattern is None:
                 if text.strip():
                     yield _of_json(text, at_s)

@@ -2,13 +2,14 @@
 
     python supervisor.py MARK FOLDER WORD...
 
-Each process of the command has MARK in its environment, so that those which left its session are found too. The
+Each process of the command has MARK in its environment or descends from this process, which Linux makes the parent of
+those whose own has ended: so are those found that left its session, and those with an environment of their own. The
 standard input of this process is a pipe from its starter: at its end the command is over, and FOLDER, which holds its
-files, is removed. It imports the standard
-library alone, since it starts with every run.
+files, is removed. It imports the standard library alone, since it starts with every run.
 """
 
 import contextlib
+import ctypes
 import os
 import select
 import shutil
@@ -22,22 +23,37 @@ from pathlib import Path
 GRACE_S = 3.0
 """Seconds between asking processes to end and killing them."""
 _POLL_S = 0.05
+_SET_CHILD_SUBREAPER = 36
+"""Of `prctl`: orphans below this process become its children."""
 
 
-def marked(mark: str) -> list[int]:
-    """Returns the ids of the running processes that have the mark in their environment."""
+def of_command(mark: str, supervisor: int) -> list[int]:
+    """Returns the ids of a command's running processes: those with the mark in their environment, and those that
+    descend from its supervisor, which is not among them.
+    """
+    parents: dict[int, int] = {}
     pids: list[int] = []
     for process in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if process.name.isdecimal() and mark.encode() in (process / "environ").read_bytes():
+        if not process.name.isdecimal():
+            continue
+        with contextlib.suppress(OSError, IndexError):  # it has ended
+            # Behind the name, which is in parentheses and may hold any character: the state, and the parent.
+            state, parent = (process / "stat").read_bytes().rpartition(b")")[2].split()[:2]
+            if state in b"ZX":
+                continue
+            parents[int(process.name)] = int(parent)
+            if mark.encode() in (process / "environ").read_bytes():
                 pids.append(int(process.name))
-    return pids
+    found = {supervisor, *pids}
+    while more := {pid for pid, parent in parents.items() if parent in found and pid not in found}:
+        found |= more
+    return sorted(found - {supervisor})
 
 
 def end(mark: str) -> None:
-    """Ends every process with the mark but this one."""
+    """Ends every process of the command but this one."""
     until_s, number = time.monotonic() + GRACE_S, signal.SIGTERM
-    while others := [pid for pid in marked(mark) if pid != os.getpid()]:
+    while others := of_command(mark, os.getpid()):
         if time.monotonic() > until_s:
             number = signal.SIGKILL
         for pid in others:
@@ -49,6 +65,7 @@ def end(mark: str) -> None:
 def main(arguments: Sequence[str]) -> int:
     """Runs the command; returns its exit code, or 128 and the number of the signal that ended it."""
     mark, folder, *words = arguments
+    ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1)
     # The end of the pipe ends it, once the others are gone. A signal that is ignored would be so in the command too.
     signal.signal(signal.SIGTERM, lambda *_: None)
     try:

@@ -71,7 +71,8 @@ class LocalTree:
         return self._processes.memory_gib()
 
     def new_steps(self) -> list[Step]:
-        return self._reader.new()
+        # Of a script that failed a cut line may be all that it could write.
+        return self._reader.last() if self.exit_code() == 0 else self._reader.new()
 
     def text(self) -> str:
         return self._processes.text()
