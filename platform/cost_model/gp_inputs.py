@@ -59,7 +59,7 @@ def gp_inputs_of(
     row per point, None where nothing is predicted. Doublings count from the mean of the rows of `origin`: points far
     from it are less certain.
     """
-    switches, numbers = _axes(axes, origin)
+    switches, numbers, values = _axes(axes, origin)
     predicted = columns is not None and prediction is not None and len(owner) > 0
     scale = 1.0 if columns is not None else UNKNOWN
     doublings = np.log2(np.maximum(micro_batch, 1))[:, None]
@@ -74,6 +74,11 @@ def gp_inputs_of(
         effects.append(np.stack(parts, axis=1))
         host_share, sigma = under_the_host_s(columns, step) / step.total_s, prediction.sigma
         stall = prediction.stall
+    elif columns is None:
+        # A prediction knows that the middle of a degree is often best. Without one each value has an effect of its own
+        # beside the doublings, which alone would have the best at an end of every axis.
+        effects += [scale * SWITCH_SIGMA * of_axis[owner] for of_axis in values]
+        effects.append(scale * SWITCH_SIGMA * _switches(micro_batch.tolist()))
     return GPInputs(
         effects=np.concatenate(effects, axis=1).astype(np.float32),
         place=np.concatenate([switches[owner], numbers], axis=1).astype(np.float32),
@@ -83,14 +88,15 @@ def gp_inputs_of(
     )
 
 
-def _axes(rows: Sequence[Mapping[str, Any]], origin: slice) -> tuple[Array, Array]:
-    """Returns [rows, values of names] as 0 and 1, and [rows, numbers] in doublings from the mean of the rows of
-    `origin`.
+def _axes(rows: Sequence[Mapping[str, Any]], origin: slice) -> tuple[Array, Array, list[Array]]:
+    """Returns [rows, values of names] as 0 and 1, [rows, numbers] in doublings from the mean of the rows of `origin`,
+    and for each axis of numbers [rows, values] as 0 and 1.
 
     Axes with a single value carry no information and are left out.
     """
     switches: list[Array] = []
     numbers: list[Array] = []
+    values: list[Array] = []
     for axis in rows[0] if rows else ():
         if axis == MICRO_BATCH:
             continue
@@ -100,10 +106,17 @@ def _axes(rows: Sequence[Mapping[str, Any]], origin: slice) -> tuple[Array, Arra
         if all(isinstance(name, (int, float)) for name in names):
             doublings = np.log2(1.0 + np.array([float(str(name)) for name in names]))[codes][:, None]
             numbers.append(doublings - _mean(doublings[origin]))
+            values.append(_switches(codes.tolist()))
         else:
             switches.append(np.eye(len(names))[codes])
     empty = np.zeros((len(rows), 0))
-    return np.concatenate([empty, *switches], axis=1), np.concatenate([empty, *numbers], axis=1)
+    return np.concatenate([empty, *switches], axis=1), np.concatenate([empty, *numbers], axis=1), values
+
+
+def _switches(values: Sequence[Hashable]) -> Array:
+    """Returns [rows, values] as 0 and 1; no column for two values or one, of which doublings say all."""
+    codes, names = codes_of(values)
+    return np.eye(len(names))[codes] if len(names) > 2 else np.zeros((len(codes), 0))
 
 
 def codes_of(values: Sequence[Hashable]) -> tuple[Index, list[Hashable]]:
