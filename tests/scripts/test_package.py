@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,31 @@ def test_it_is_imported_without_packages_and_beside_the_user_s_own_names(site: P
     assert version == re.search(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[1]  # type: ignore[reportOptionalSubscript]
     assert not heavy and is_standard and Path(file).parent == Path(os.__file__).parent
     planned = _python(site, tmp_path, "-m", "layout_search", "plan", "gpt2", "--cluster", "8xH100")
+    assert planned.returncode == 0 and "tok/s" in planned.stdout, planned.stderr
+
+
+WITHOUT_EXTRAS = """
+import json, re, runpy, sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in set(sys.argv[1].split(",")):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Absent())
+import layout_search
+assert layout_search.plan("gpt2", cluster="8xH100", top=1).best["tokens_per_s"] > 0
+sys.argv = ["layout-search", "plan", "bloom7b", "--cluster", "2x8xH100", "--tokens", "100B"]
+runpy.run_module("layout_search", run_name="__main__")
+"""
+
+
+def test_planning_needs_none_of_the_packages_of_searches(site: Path, tmp_path: Path) -> None:
+    """Checks a machine that has what `pip install layout-search` brings: no torch, no DeepSpeed, no Ray."""
+    assert (site / "layout_search" / "py.typed").exists()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extra = [re.split(r"[\[>=]", name)[0] for name in project["optional-dependencies"]["train"]]
+    modules = [{"nvidia-ml-py": "pynvml"}.get(name, name) for name in extra]
+    assert {"torch", "ray", "deepspeed"} < set(modules)
+    planned = _python(site, tmp_path, "-c", WITHOUT_EXTRAS, ",".join(modules))
     assert planned.returncode == 0 and "tok/s" in planned.stdout, planned.stderr
 
 
