@@ -22,6 +22,10 @@ DOUBLING_SIGMA = constants.number("places", "DOUBLING_SIGMA")
 PART_SHARE = constants.number("places", "PART_SHARE")
 UNKNOWN = 5.0
 """Factor by which these deviations widen where no time is predicted."""
+VALUE_SHARE = 0.5
+"""What one value of a number does beside its doublings where no time is predicted, as a share of a switch's deviation:
+0 and 1 need more trials on published tables (`benchmarks.without_predictions`).
+"""
 MICRO_BATCH = "micro_batch"
 """The axis, where rows have it, that distinguishes recorded results of one layout; `places_of` gets the micro-batch
 itself as an argument.
@@ -77,8 +81,9 @@ def gp_inputs_of(
     elif columns is None:
         # A prediction knows that the middle of a degree is often best. Without one each value has an effect of its own
         # beside the doublings, which alone would have the best at an end of every axis.
-        effects += [scale * SWITCH_SIGMA * of_axis[owner] for of_axis in values]
-        effects.append(scale * SWITCH_SIGMA * _switches(micro_batch.tolist()))
+        sigma_of_value = scale * VALUE_SHARE * SWITCH_SIGMA
+        effects += [sigma_of_value * of_axis[owner] for of_axis in values]
+        effects.append(sigma_of_value * _switches(micro_batch.tolist()))
     return GPInputs(
         effects=np.concatenate(effects, axis=1).astype(np.float32),
         place=np.concatenate([switches[owner], numbers], axis=1).astype(np.float32),
