@@ -46,9 +46,9 @@ def on_nodes(function: Callable[..., Any], job: Job) -> Any:
         )
     count = job.cluster.num_nodes
     bundle = {"CPU": cpus, **({"GPU": float(gpus)} if gpus else {})}
-    group = placement_group(
-        [bundle] * count, strategy="STRICT_SPREAD", bundle_label_selector=[selector] * count if selector else None
-    )
+    # Ray takes one selector a bundle, and refuses an empty list of them.
+    selectors: dict[str, Any] = {"bundle_label_selector": [selector] * count} if selector else {}
+    group = placement_group([bundle] * count, strategy="STRICT_SPREAD", **selectors)
     try:
         first = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0)
         options = {"num_cpus": cpus, "num_gpus": gpus, "max_retries": 0, "scheduling_strategy": first}
