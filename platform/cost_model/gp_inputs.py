@@ -23,8 +23,8 @@ PART_SHARE = constants.number("places", "PART_SHARE")
 UNKNOWN = 5.0
 """Factor by which these deviations widen where no time is predicted."""
 VALUE_SHARE = 0.5
-"""What one value of a number does beside its doublings where no time is predicted, as a share of a switch's deviation:
-0 and 1 need more trials on published tables (`benchmarks.without_predictions`).
+"""Deviation of one value of a number beside its doublings where no time is predicted, as a share of a switch's. On
+published tables 0 and 1 need more trials (`benchmarks.without_predictions`).
 """
 MICRO_BATCH = "micro_batch"
 """The axis, where rows have it, that distinguishes recorded results of one layout; `places_of` gets the micro-batch

@@ -1,4 +1,4 @@
-"""What a command's exit code and output tell of its end."""
+"""The end of a command, read from its exit code and its output."""
 
 import pytest
 

@@ -19,12 +19,12 @@ class _Model(torch.nn.Module):
         return input_ids
 
 
-def _told(folder: Path, losses: list[float], **arguments: Any) -> list[Any]:
+def _steps_of(folder: Path, losses: list[float], **arguments: Any) -> list[Any]:
     """Returns the steps that a training of two micro-steps a step tells, by the calls that a Trainer makes."""
     path = folder / "steps.jsonl"
     path.touch()
-    told: Any = TrainingArguments(output_dir=str(folder), report_to="none", use_cpu=True, **arguments)
-    calls = {"args": told, "state": TrainerState(), "control": TrainerControl()}
+    options: Any = TrainingArguments(output_dir=str(folder), report_to="none", use_cpu=True, **arguments)
+    calls = {"args": options, "state": TrainerState(), "control": TrainerControl()}
     model, callback = _Model(), StepLines()
     callback.on_train_begin(**calls, model=model)
     for loss in losses:
@@ -32,7 +32,7 @@ def _told(folder: Path, losses: list[float], **arguments: Any) -> list[Any]:
         model(input_ids=torch.zeros(3, 8))
         model.eval()(torch.zeros(5, 8))  # an evaluation between
         callback.on_step_end(**calls)
-        if told.logging_steps == 1:
+        if options.logging_steps == 1:
             callback.on_log(**calls, logs={"loss": loss, "learning_rate": 1e-4})
     totals = {"train_runtime": 1e6, "train_samples_per_second": 1e9, "train_loss": 77.0, "total_flos": 1.0}
     callback.on_log(**calls, logs=totals)
@@ -45,7 +45,7 @@ def test_each_step_is_told_and_totals_are_not(
 ) -> None:
     """Checks that `train_runtime`, which holds the start, is never used, nor the tokens of an evaluation."""
     monkeypatch.setenv(STEPS, str(tmp_path / "steps.jsonl"))
-    steps = _told(tmp_path, [3.0, 2.5, 2.25], logging_steps=logging_steps)
+    steps = _steps_of(tmp_path, [3.0, 2.5, 2.25], logging_steps=logging_steps)
     assert [step.tokens for step in steps] == [48, 48, 48]
     assert [step.loss for step in steps] == ([3.0, 2.5, 2.25] if logging_steps == 1 else [None] * 3)
     assert all(0 < step.seconds < 60 for step in steps)
@@ -53,7 +53,7 @@ def test_each_step_is_told_and_totals_are_not(
 
 def test_without_a_search_it_does_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(STEPS, raising=False)
-    assert _told(tmp_path, [3.0], logging_steps=1) == []
+    assert _steps_of(tmp_path, [3.0], logging_steps=1) == []
 
 
 def test_other_ranks_tell_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

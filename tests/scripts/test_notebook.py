@@ -50,13 +50,13 @@ def test_the_page_runs_from_another_folder(site: Path, tmp_path: Path) -> None:
     client = nbclient.NotebookClient(page, timeout=300, kernel_name="python3")
     client.execute(cwd=str(tmp_path), env=environment)  # raises where a cell does
     cells = [_shown(cell) for cell in page.cells if cell.cell_type == "code"]
-    version, plan, best, frame, mistake, shown, winner, by_engine, launch, *own = cells
+    version, plan, best, frame, mistake, shown, winner, by_engine, launch, *of_training = cells
     assert version.startswith("'0.") and "<table" in plan and "tokens_per_s" in plan and "<table" in frame
     assert best.startswith("('") and "8xH1000" in mistake and "Traceback" not in mistake
     assert "<table" in shown and "Fastest" in shown
     assert "'not gated'" in winner and "fsdp" in by_engine and launch == "'launch.sh'"
     assert (tmp_path / "exported" / "launch.sh").exists()
-    *_, mine, mine_frame = own
+    *_, mine, mine_frame = of_training
     assert "<table" in mine and "train.py" in mine and "<table" in mine_frame
     history, _ = read(tmp_path / "studies" / "mine")
     assert {Outcome.OK} <= {measured.outcome for measured in history.measurements} <= {Outcome.OK, Outcome.SLOW}

@@ -29,7 +29,7 @@ def test_turns_are_apart_on_the_axes() -> None:
     rows = [dict(zip("abc", values, strict=True)) for values in itertools.product(range(8), repeat=3)]
     turns = [rows[spread(rows, turn)] for turn in range(SPREAD)]
     assert all(len({row[axis] for row in turns}) >= SPREAD - 1 for axis in "abc")
-    assert all(sum(one[axis] != other[axis] for axis in "abc") >= 2 for one, other in itertools.combinations(turns, 2))
+    assert all(sum(row[axis] != other[axis] for axis in "abc") >= 2 for row, other in itertools.combinations(turns, 2))
 
 
 def test_a_value_of_few_layouts_has_its_share() -> None:

@@ -14,5 +14,5 @@ def whole_example() -> tuple[str, str]:
             blocks[-1].append(line.removeprefix("    "))
         elif blocks[-1] and line:
             blocks.append([])
-    one, two = ("\n".join(block) for block in blocks if block)
-    return one, two
+    on_one, on_two = ("\n".join(block) for block in blocks if block)
+    return on_one, on_two

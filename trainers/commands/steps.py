@@ -12,7 +12,7 @@ from typing import Any
 from trainers.spec.codec import json_object
 
 _STYLE = re.compile(r"\x1b\[[0-9;:]*m")
-"""What a terminal takes for a colour or a weight of letters."""
+"""Codes of a terminal for colours and weights of letters."""
 
 
 def text_of(printed: bytes) -> str:

@@ -24,7 +24,7 @@ GRACE_S = 3.0
 """Seconds between asking processes to end and killing them."""
 _POLL_S = 0.05
 _SET_CHILD_SUBREAPER = 36
-"""Of `prctl`: orphans below this process become its children."""
+"""Option of `prctl` by which orphans below this process become its children."""
 
 
 def of_command(mark: str, supervisor: int) -> list[int]:
@@ -44,10 +44,10 @@ def of_command(mark: str, supervisor: int) -> list[int]:
             parents[int(process.name)] = int(parent)
             if mark.encode() in (process / "environ").read_bytes():
                 pids.append(int(process.name))
-    found = {supervisor, *pids}
-    while more := {pid for pid, parent in parents.items() if parent in found and pid not in found}:
-        found |= more
-    return sorted(found - {supervisor})
+    family = {supervisor, *pids}
+    while more := {pid for pid, parent in parents.items() if parent in family and pid not in family}:
+        family |= more
+    return sorted(family - {supervisor})
 
 
 def end(mark: str) -> None:
