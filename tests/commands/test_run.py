@@ -1,5 +1,6 @@
 """A command's run at one batch point: real processes, whose steps, memory, ends and limits are what a script makes."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 from search_spaces.command import space_of_command
 from trainers.commands import supervisor
 from trainers.commands.run import AGREEMENT, PointRun, Run, follow, on_this_node, remark_of
-from trainers.commands.steps import Step
+from trainers.commands.steps import Step, StepReader
 from trainers.records.job import Job, Timing
 from trainers.records.measurement import Outcome
 from trainers.spec.batch import BatchPoint
@@ -181,6 +182,21 @@ def test_every_step_counts_once_however_its_line_is_written(kind: str, tmp_path:
     assert run.outcome is Outcome.OK and len(run.steps) in (5, 6), run.reason
     assert [step.loss for step in run.steps] == list(range(len(run.steps)))
     assert kind != "without the last line's end" or len(run.steps) == 6
+
+
+def test_steps_that_are_seen_at_once_took_the_time_between_two_looks(tmp_path: Path) -> None:
+    """Checks a machine so busy that all lines are there at the next look: no step took no time."""
+    path = tmp_path / "steps.jsonl"
+    path.touch()
+    reader = StepReader(file=path, log=path, step_line="")
+    began_s = time.monotonic()
+    assert reader.new() == []
+    time.sleep(0.2)
+    path.write_text('{"tokens": 256}\n' * 8)
+    steps = reader.new()
+    apart_s = [later.at_s - step.at_s for step, later in itertools.pairwise(steps)]
+    assert began_s < steps[0].at_s and steps[-1].at_s <= time.monotonic()
+    assert min(apart_s) == pytest.approx(max(apart_s)) and min(apart_s) >= 0.2 / 8
 
 
 TELLS = "open('child', 'w').write(str(__import__('os').getpid()))\n"

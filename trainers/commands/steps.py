@@ -42,6 +42,7 @@ class StepReader:
     def __init__(self, *, file: Path, log: Path, step_line: str) -> None:
         self._path, self._pattern = (log, re.compile(step_line)) if step_line else (file, None)
         self._place, self._unfinished = 0, b""
+        self._looked_s = time.monotonic()
 
     def new(self) -> list[Step]:
         """Returns the steps whose lines were completed since the last call.
@@ -58,10 +59,9 @@ class StepReader:
         except FileNotFoundError:  # or takes it away to write another
             self._place, self._unfinished = 0, b""
             return []
-        at_s = time.monotonic()
         self._place += len(data)
         *lines, self._unfinished = (self._unfinished + data).split(b"\n")
-        return list(self._steps(lines, at_s))
+        return self._spread(lines)
 
     def last(self) -> list[Step]:
         """Returns the steps since the last call once no more will come: the last line may lack its end.
@@ -71,7 +71,18 @@ class StepReader:
         """
         steps = self.new()
         line, self._unfinished = self._unfinished, b""
-        return [*steps, *self._steps([line], time.monotonic())]
+        return [*steps, *self._spread([line])]
+
+    def _spread(self, lines: list[bytes]) -> list[Step]:
+        """Returns the steps of the lines, their moments spread evenly since the look before: a busy machine may see
+        several at once, which did not take no time.
+        """
+        before_s, self._looked_s = self._looked_s, time.monotonic()
+        steps = list(self._steps(lines, self._looked_s))
+        between_s = (self._looked_s - before_s) / max(len(steps), 1)
+        return [
+            dataclasses.replace(step, at_s=before_s + number * between_s) for number, step in enumerate(steps, start=1)
+        ]
 
     def _steps(self, lines: list[bytes], at_s: float) -> Iterator[Step]:
         for raw in lines:

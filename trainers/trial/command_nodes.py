@@ -179,9 +179,11 @@ class TreesOnNodes:
                 answer: dict[str, Any] = ray.get(look)
                 self._gib[number] = answer["gib"]
                 self._wrong = self._wrong or answer["wrong"]
-                # The clock of another node tells nothing here.
-                steps = [dataclasses.replace(from_json(Step, step), at_s=self._looked_s) for step in answer["steps"]]
-                self._steps += steps
+                # The clock of another node tells nothing here but how far its steps are apart.
+                steps = [from_json(Step, step) for step in answer["steps"]]
+                self._steps += [
+                    dataclasses.replace(step, at_s=self._looked_s - steps[-1].at_s + step.at_s) for step in steps
+                ]
                 self._see(number, answer["code"])
                 look = None
             if look is None and self._codes[number] is None:
