@@ -23,8 +23,9 @@ PART_SHARE = constants.number("places", "PART_SHARE")
 UNKNOWN = 5.0
 """Factor by which these deviations widen where no time is predicted."""
 VALUE_SHARE = 0.5
-"""Deviation of one value of a number beside its doublings where no time is predicted, as a share of a switch's. On
-published tables 0 and 1 need more trials (`benchmarks.without_predictions`).
+"""Deviation of one value of a number beside its doublings where no time is predicted, as a share of a switch's. With 0
+a published table is searched in more trials than TPE needs, with 1 most of them take more than with this share
+(`benchmarks.without_predictions`, docs/lab/without_predictions.csv).
 """
 MICRO_BATCH = "micro_batch"
 """The axis, where rows have it, that distinguishes recorded results of one layout; `places_of` gets the micro-batch
