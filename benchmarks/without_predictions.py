@@ -3,8 +3,8 @@
 python -m benchmarks.without_predictions TABLE.csv [TABLE.csv ...] [--seeds 200] [--searcher guided,optuna]
 
 Each seed is another order of a cell's rows, for both searchers alike, and seeds TPE. A line for each cell of 20
-configurations and more: trials to within 2 % of its best, median and mean over seeds, and the median regret, the share
-by which the best of the first 10 trials stays below the cell's best.
+configurations and more, and one for all of them of a table: trials to within 2 % of a cell's best, median and mean over
+seeds, and the median regret, the share by which the best of the first 10 trials stays below the cell's best.
 """
 
 import argparse
@@ -41,18 +41,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
             compared, _ = read_cells([table])
         except InputError:  # nothing to search in it
             continue
-        for cell in compared:
-            if len(cell.choices) < options.least:
-                continue
-            name = f"{table.stem} {' '.join(cell.name[2:])}"
+        of_table: dict[str, list[tuple[int, float]]] = {}
+        cells = [cell for cell in compared if len(cell.choices) >= options.least]
+        for cell in cells:
             for searcher in options.searcher.split(","):
                 searches = [search(cell, searcher, seed) for seed in range(options.seeds)]
-                trials = [trials for trials, _ in searches]
-                median, mean = statistics.median(trials), statistics.fmean(trials)
-                regret = statistics.median(regret for _, regret in searches)
+                of_table.setdefault(searcher, []).extend(searches)
                 print(
-                    f"{name:44.44}{len(cell.choices):5d}  {searcher:10}{median:7g}{mean:7.1f}{regret:8.2%}", flush=True
+                    _line(f"{table.stem} {' '.join(cell.name[2:])}", len(cell.choices), searcher, searches), flush=True
                 )
+        for searcher, searches in of_table.items():
+            rows = sum(len(cell.choices) for cell in cells)
+            print(_line(f"{table.stem}, {len(cells)} cells", rows, searcher, searches), flush=True)
+
+
+def _line(name: str, rows: int, searcher: str, searches: Sequence[tuple[int, float]]) -> str:
+    trials = [trials for trials, _ in searches]
+    median, mean = statistics.median(trials), statistics.fmean(trials)
+    regret = statistics.median(regret for _, regret in searches)
+    return f"{name:44.44}{rows:5d}  {searcher:10}{median:7g}{mean:7.1f}{regret:8.2%}"
 
 
 def search(cell: RecordedCell, searcher: str, seed: int) -> tuple[int, float]:

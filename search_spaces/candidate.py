@@ -11,6 +11,9 @@ from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
 from trainers.spec.workload import flags_of
 
+OWN = "own "
+"""Stands before the name of an axis of a user's own training where axes are compared."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
@@ -42,11 +45,12 @@ class Candidate:
 
     @property
     def axes(self) -> dict[str, Any]:
-        """Value by axis: the layout's fields and the recipe's id; for a command its own axes, numeric values as
-        numbers.
+        """Value by axis: the layout's fields and the recipe's id. For a command its own axes with `OWN` before
+        their names, numeric values as numbers; an axis named like one of this project's need not mean it.
         """
         if self.recipe.workload:
-            return {"recipe": self.recipe.id, **{n: _number(v) for n, v in flags_of(self.layout.flags).items()}}
+            flags = flags_of(self.layout.flags)
+            return {"recipe": self.recipe.id, **{OWN + name: _number(value) for name, value in flags.items()}}
         fields = {field.name: getattr(self.layout, field.name) for field in dataclasses.fields(self.layout)}
         return {"recipe": self.recipe.id, **fields}
 

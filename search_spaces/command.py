@@ -8,7 +8,7 @@ from pathlib import Path
 from search_spaces.space import Space
 from trainers.spec.codec import shortened
 from trainers.spec.recipe import Recipe
-from trainers.spec.workload import HOLE, Workload, digest_of, flags_of, flags_text
+from trainers.spec.workload import Workload, digest_of, flags_of, flags_text, holes_in, with_holes
 
 MICRO_BATCH, GRAD_ACCUM = "micro_batch", "grad_accum"
 FILLED = {
@@ -33,8 +33,9 @@ FIRST_STEP_S = 900.0
 _MOST_LAYOUTS = 100_000
 
 
-def holes_of(command: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Returns the values of a command's holes by name, in order; none for the holes of `FILLED`.
+def holes_of(command: Sequence[str], environment: Sequence[str] = ()) -> dict[str, tuple[str, ...]]:
+    """Returns the values by hole of a command and of its environment's `NAME=VALUE`s, in order; none for the holes of
+    `FILLED`.
 
     Raises:
         ValueError: a hole has no values, values twice, or values that it must not have, or there is no hole for the
@@ -42,15 +43,15 @@ def holes_of(command: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """
     values: dict[str, tuple[str, ...]] = {}
     named: list[str] = []
-    for word in command:
-        for match in HOLE.finditer(word):
+    for number, word in enumerate((*command, *environment)):
+        for match in holes_in(word):
             name, listed = match[1], match[2]
             named.append(name)
             if listed is not None:
                 if name in values:
                     raise ValueError(f"hole {{{name}}} has its values twice: give them once, and write {{{name}}} where"
                                      " they are repeated")  # fmt: skip
-                values[name] = _values(name, listed, alone=match[0] == word)
+                values[name] = _values(name, listed, alone=match[0] == word or number >= len(command))
     for name in named:
         if name not in values and name not in FILLED:
             raise ValueError(f"hole {{{name}}} has no values: write {{{name}=a,b}}, or {{{{{name}}}}} for the braces"
@@ -97,7 +98,7 @@ def space_of_command(
     Raises:
         ValueError: as for `holes_of`; `step_line` is no pattern, or `seq_len` does not divide the tokens.
     """
-    holes = holes_of(command)
+    holes = holes_of(command, environment)
     if tokens_per_step % seq_len:
         raise ValueError(f"--tokens-per-step {tokens_per_step} is no multiple of the {seq_len} tokens of a sequence:"
                          " a step holds whole sequences")  # fmt: skip
@@ -107,7 +108,7 @@ def space_of_command(
         raise ValueError(f"--step-line {step_line!r} is no regular expression: {error}") from error
     finds_largest = holes[MICRO_BATCH] == (LARGEST,)
     axes = {name: values for name, values in holes.items() if values and name != MICRO_BATCH}
-    words = tuple(HOLE.sub(lambda match: f"{{{match[1]}}}", word) for word in command)
+    words = tuple(with_holes(word, _without_values) for word in command)
     files = tuple(named_files(words, folder))
     workload = Workload(
         name=files[0].name if files else Path(words[0]).name,
@@ -115,7 +116,7 @@ def space_of_command(
         digest=digest_of(words, files),
         folder=str(folder),
         step_line=step_line,
-        environment=tuple(environment),
+        environment=tuple(with_holes(pair, _without_values) for pair in environment),
     )
     return Space(
         name=name_of(Path(workload.name), "command"),
@@ -128,6 +129,10 @@ def space_of_command(
         chosen=() if finds_largest else (MICRO_BATCH,),
         first_step_s=FIRST_STEP_S,
     )
+
+
+def _without_values(hole: re.Match[str]) -> str:
+    return f"{{{hole[1]}}}"
 
 
 def micro_batches_of(values: Sequence[str]) -> tuple[int, ...]:

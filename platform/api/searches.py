@@ -28,6 +28,7 @@ class Search:
     def __init__(self, words: Sequence[str], studies: Path | None, *, verbose: bool) -> None:
         self._studies = studies
         self._lines: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
+        self._output = ""
         self.process = subprocess.Popen(
             [sys.executable, "-m", command.__name__, *words],
             stdin=subprocess.DEVNULL,
@@ -56,10 +57,8 @@ class Search:
             ClusterError: the cluster is at fault.
             KeyboardInterrupt: it was interrupted.
         """
-        assert self.process.stdout is not None
         try:
-            output = self.process.stdout.read()
-            code = self.process.wait()
+            code = self._ended()
         except KeyboardInterrupt:
             self.stop()
             raise
@@ -70,14 +69,25 @@ class Search:
         if code == INTERRUPTED:
             raise KeyboardInterrupt
         if code in (0, NothingFits.exit_code, NOT_RESOLVED):
-            return open(json_object(output)["study"], self._studies)
+            return open(json_object(self._output)["study"], self._studies)
         raise ClusterError(last.removeprefix("cluster fault: "))
 
     def stop(self) -> None:
-        """Ends the search as an interrupt does, and waits for it."""
-        with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(signal.SIGINT)
-        self.process.wait()
+        """Ends the search as an interrupt does, and waits for it. A further interrupt of the caller's is passed on to
+        it: to leave earlier would leave it running.
+        """
+        while True:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.send_signal(signal.SIGINT)
+            with contextlib.suppress(KeyboardInterrupt):
+                self._ended()
+                return
+
+    def _ended(self) -> int:
+        """Returns the exit code when the process has ended, and keeps what it printed, without which its pipe fills."""
+        assert self.process.stdout is not None
+        self._output += self.process.stdout.read()
+        return self.process.wait()
 
 
 def search(

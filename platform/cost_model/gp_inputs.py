@@ -22,6 +22,11 @@ DOUBLING_SIGMA = constants.number("places", "DOUBLING_SIGMA")
 PART_SHARE = constants.number("places", "PART_SHARE")
 UNKNOWN = 5.0
 """Factor by which these deviations widen where no time is predicted."""
+VALUE_SHARE = 0.5
+"""Deviation of one value of a number beside its doublings where no time is predicted, as a share of a switch's. With 0
+a published table is searched in more trials than TPE needs, with 1 most of them take more than with this share
+(`benchmarks.without_predictions`, docs/lab/search.csv#without-predictions).
+"""
 MICRO_BATCH = "micro_batch"
 """The axis, where rows have it, that distinguishes recorded results of one layout; `places_of` gets the micro-batch
 itself as an argument.
@@ -59,7 +64,7 @@ def gp_inputs_of(
     row per point, None where nothing is predicted. Doublings count from the mean of the rows of `origin`: points far
     from it are less certain.
     """
-    switches, numbers = _axes(axes, origin)
+    switches, numbers, values = _axes(axes, origin)
     predicted = columns is not None and prediction is not None and len(owner) > 0
     scale = 1.0 if columns is not None else UNKNOWN
     doublings = np.log2(np.maximum(micro_batch, 1))[:, None]
@@ -74,6 +79,12 @@ def gp_inputs_of(
         effects.append(np.stack(parts, axis=1))
         host_share, sigma = under_the_host_s(columns, step) / step.total_s, prediction.sigma
         stall = prediction.stall
+    elif columns is None:
+        # A prediction knows that the middle of a degree is often best. Without one each value has an effect of its own
+        # beside the doublings, which alone would have the best at an end of every axis.
+        sigma_of_value = scale * VALUE_SHARE * SWITCH_SIGMA
+        effects += [sigma_of_value * of_axis[owner] for of_axis in values]
+        effects.append(sigma_of_value * _switches(micro_batch.tolist()))
     return GPInputs(
         effects=np.concatenate(effects, axis=1).astype(np.float32),
         place=np.concatenate([switches[owner], numbers], axis=1).astype(np.float32),
@@ -83,14 +94,15 @@ def gp_inputs_of(
     )
 
 
-def _axes(rows: Sequence[Mapping[str, Any]], origin: slice) -> tuple[Array, Array]:
-    """Returns [rows, values of names] as 0 and 1, and [rows, numbers] in doublings from the mean of the rows of
-    `origin`.
+def _axes(rows: Sequence[Mapping[str, Any]], origin: slice) -> tuple[Array, Array, list[Array]]:
+    """Returns [rows, values of names] as 0 and 1, [rows, numbers] in doublings from the mean of the rows of `origin`,
+    and for each axis of numbers [rows, values] as 0 and 1.
 
     Axes with a single value carry no information and are left out.
     """
     switches: list[Array] = []
     numbers: list[Array] = []
+    values: list[Array] = []
     for axis in rows[0] if rows else ():
         if axis == MICRO_BATCH:
             continue
@@ -100,10 +112,17 @@ def _axes(rows: Sequence[Mapping[str, Any]], origin: slice) -> tuple[Array, Arra
         if all(isinstance(name, (int, float)) for name in names):
             doublings = np.log2(1.0 + np.array([float(str(name)) for name in names]))[codes][:, None]
             numbers.append(doublings - _mean(doublings[origin]))
+            values.append(_switches(codes.tolist()))
         else:
             switches.append(np.eye(len(names))[codes])
     empty = np.zeros((len(rows), 0))
-    return np.concatenate([empty, *switches], axis=1), np.concatenate([empty, *numbers], axis=1)
+    return np.concatenate([empty, *switches], axis=1), np.concatenate([empty, *numbers], axis=1), values
+
+
+def _switches(values: Sequence[Hashable]) -> Array:
+    """Returns [rows, values] as 0 and 1; no column for two values or one, of which doublings say all."""
+    codes, names = codes_of(values)
+    return np.eye(len(names))[codes] if len(names) > 2 else np.zeros((len(codes), 0))
 
 
 def codes_of(values: Sequence[Hashable]) -> tuple[Index, list[Hashable]]:

@@ -277,13 +277,17 @@ def evidence(result: RecipeResult) -> list[str]:
 
 
 def command_of(best: Measurement) -> str:
-    """Returns the user's command at the measured point as a shell line; "" for other recipes."""
+    """Returns the user's command at the measured point as a shell line, with the variables that its file sets; "" for
+    other recipes.
+    """
     if best.recipe.command is None:
         return ""
     num_nodes = best.conditions.num_nodes if best.conditions else 1
     values = {**values_of(best.layout, best.batch, num_nodes=num_nodes)}
     values |= {name: name.upper() for name in ("out", "node_rank", "head", "port")}
-    return shlex.join(best.recipe.command.filled(values))
+    variables = best.recipe.command.variables(values)
+    before = ("env", *(f"{name}={value}" for name, value in variables.items())) if variables else ()
+    return shlex.join((*before, *best.recipe.command.filled(values)))
 
 
 def lag(peak: Peak, cluster: Cluster) -> str:

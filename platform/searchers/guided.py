@@ -7,8 +7,8 @@ the planned run per device second, weighted by the probability that it fits, pay
 share (`PASSED_OVER`) of the largest. Choosing the largest saving would trust differences that the regression
 extrapolates from a few trials more than the plan's order. Recipes take turns, since each has its own winner. An earlier
 study's measurements correct the predictions too, but are neither picked nor incumbents; the largest saving decides
-then. Where the cost model does not know the devices, nothing is predicted: the space's own order spreads the first
-trials, and regressions learn times and what fits from the measurements alone.
+then. Where the cost model does not know the devices, nothing is predicted: the first trials are spread over the values
+of the axes, and regressions learn times and what fits from the measurements alone.
 
 Where trials run side by side, each point whose result is not there yet counts as measured at its believed time, the
 posterior's mean (the kriging believer of Ginsbourger et al. 2010): what is suggested beside it must pay even then.
@@ -31,6 +31,7 @@ from platform.searchers.guidance.fitting import Fitting
 from platform.searchers.guidance.planned_run import PlannedRun
 from platform.searchers.guidance.points import make_points
 from platform.searchers.guidance.pruning import Pruning
+from platform.searchers.guidance.spread import spread
 from platform.searchers.guidance.step_times import StepTimes
 from platform.searchers.guidance.worth import expected_saving, rungs_worth_it
 from platform.searchers.problem import TRIED, C, Observation, Problem
@@ -45,12 +46,11 @@ PASSED_OVER = 0.05
 recorded tables 0.02 to 0.1 serve equally well, and 0.2 to 1 need 4 to 7 % more trials (`benchmarks.passed_over`).
 """
 
-SPREAD = 2
-"""Trials of a recipe that the space's own order spreads over it where nothing is predicted: the regression would begin
-with the ends of all axes, where it knows least and where good layouts are rare.
+SPREAD = 4
+"""Trials of a recipe that are spread over the values of its axes where nothing is predicted: the regression would begin
+with the ends of all axes, where it knows least and where good layouts are rare. On tables whose times scatter most it
+does no better than chance by then (`benchmarks.without_predictions`).
 """
-GOLDEN = (math.sqrt(5) - 1) / 2
-"""Share of the layouts between two of these trials: its multiples stay apart."""
 RESOLUTION = 0.005
 """Log lead over the incumbent that does not count when a trial is held against its cost: it could not be shown. Points
 that two studies of docs/measurements share differ by 1.2 % in the middle, a quarter of them by less than 0.6.
@@ -247,8 +247,8 @@ class Guided(Generic[C]):
         points, costs, timing = self._timing.points, self._problem.costs, self._timing
         turn = self._turns[group] + self._num_running[group]
         if not points.predicted and turn < SPREAD and group not in self._earlier_groups:
-            owners = np.unique(points.owner[index])
-            owner = int(owners[int(turn * GOLDEN % 1 * len(owners))])
+            owners = np.unique(points.owner[index]).tolist()
+            owner = owners[spread([self._problem.candidates[place].axes for place in owners], turn)]
             return self._judged(owner, group, index[points.owner[index] == owner], saving=1.0, cost_gpu_s=0.0)
         roughly = -(points.log_step_s + times.roughly())[index]
         ahead = roughly - timing.reference(group, roughly)

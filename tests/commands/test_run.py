@@ -1,5 +1,6 @@
 """A command's run at one batch point: real processes, whose steps, memory, ends and limits are what a script makes."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 from search_spaces.command import space_of_command
 from trainers.commands import supervisor
 from trainers.commands.run import AGREEMENT, PointRun, Run, follow, on_this_node, remark_of
-from trainers.commands.steps import Step
+from trainers.commands.steps import Step, StepReader
 from trainers.records.job import Job, Timing
 from trainers.records.measurement import Outcome
 from trainers.spec.batch import BatchPoint
@@ -102,6 +103,32 @@ ENDS: dict[str, tuple[str, Outcome, str]] = {
         Outcome.OOM,
         "(1.00 GiB)",
     ),
+    "a hint about memory": (
+        "print('Tip: where you run out of memory, lower --batch')\nraise ValueError('no such flag')\n",
+        Outcome.FAILED,
+        "ValueError: no such flag",
+    ),
+    "a shell's code of a kill": ("step(0)\nraise SystemExit(137)\n", Outcome.OOM, "killed by signal 9"),
+    "bytes that are no text": (
+        "sys.stdout.buffer.write(bytes(range(256)) * 99 + b'\\n')\nsys.stdout.flush()\nraise KeyError('\\x00')\n",
+        Outcome.FAILED,
+        "KeyError: ",
+    ),
+    "an error in colours": (
+        "print('\\x1b[1;31mValueError\\x1b[0m: \\x1b[38;5;9mno such flag\\x1b[0m')\nraise SystemExit(1)\n",
+        Outcome.FAILED,
+        "before its first step: ValueError: no such flag",
+    ),
+    "tokens that change": (
+        "for number in range(99):\n    step(number, tokens=tokens + 16 * (number == 3))\n",
+        Outcome.FAILED,
+        "has 272 tokens where all points train on 256",
+    ),
+    "a cut line of a killed script": (
+        "step(0)\nopen(os.environ['LAYOUT_SEARCH_STEPS'], 'a').write('{\"tokens\": 2')\nos.kill(os.getpid(), 9)\n",
+        Outcome.OOM,
+        "killed by signal 9",
+    ),
     "a kill": ("step(0)\nos.kill(os.getpid(), 9)\n", Outcome.OOM, "killed by signal 9"),
     "a loss that is no number": (
         "for number in range(99):\n    step(number, loss=float('nan'))\n",
@@ -128,6 +155,75 @@ def test_how_a_command_ends_is_what_is_recorded(kind: str, tmp_path: Path) -> No
 def test_a_script_that_trains_for_few_steps_counts_once_it_has_enough(tmp_path: Path) -> None:
     run = _run(tmp_path, "for number in range(6):\n    step(number)\n")
     assert (run.outcome, len(run.steps)) == (Outcome.OK, 6)
+
+
+WRITES = {
+    "in two parts": (
+        "file = open(os.environ['LAYOUT_SEARCH_STEPS'], 'a')\nfor number in range(6):\n"
+        "    text = json.dumps({'tokens': tokens, 'loss': number}) + '\\n'\n    time.sleep(0.02)\n"
+        "    print(text[:9], end='', file=file, flush=True)\n"
+        "    time.sleep(0.1)\n    print(text[9:], end='', file=file, flush=True)\n"
+    ),
+    "without the last line's end": (
+        "for number in range(5):\n    step(number, loss=number)\n"
+        "open(os.environ['LAYOUT_SEARCH_STEPS'], 'a').write(json.dumps({'tokens': tokens, 'loss': 5}))\n"
+    ),
+    "into a file of its own each time": (
+        "path = os.environ['LAYOUT_SEARCH_STEPS']\nfor number in range(6):\n    os.remove(path)\n    time.sleep(0.1)\n"
+        "    open(path + '.new', 'w').write(json.dumps({'tokens': tokens, 'loss': number}) + '\\n')\n"
+        "    os.replace(path + '.new', path)\n    time.sleep(0.1)\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", WRITES)
+def test_every_step_counts_once_however_its_line_is_written(kind: str, tmp_path: Path) -> None:
+    run = _run(tmp_path, WRITES[kind])
+    assert run.outcome is Outcome.OK and len(run.steps) in (5, 6), run.reason
+    assert [step.loss for step in run.steps] == list(range(len(run.steps)))
+    assert kind != "without the last line's end" or len(run.steps) == 6
+
+
+def test_steps_that_are_seen_at_once_took_the_time_between_two_looks(tmp_path: Path) -> None:
+    """Checks a machine so busy that all lines are there at the next look: no step took no time."""
+    path = tmp_path / "steps.jsonl"
+    path.touch()
+    reader = StepReader(file=path, log=path, step_line="")
+    began_s = time.monotonic()
+    assert reader.new() == []
+    time.sleep(0.2)
+    path.write_text('{"tokens": 256}\n' * 8)
+    steps = reader.new()
+    apart_s = [later.at_s - step.at_s for step, later in itertools.pairwise(steps)]
+    assert began_s < steps[0].at_s and steps[-1].at_s <= time.monotonic()
+    assert min(apart_s) == pytest.approx(max(apart_s)) and min(apart_s) >= 0.2 / 8
+
+
+TELLS = "open('child', 'w').write(str(__import__('os').getpid()))\n"
+LEAVING = {
+    "ignores SIGTERM": ("import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n", "{}"),
+    "has an environment of its own": ("import time\n", "{'env': {'PATH': '/usr/bin'}}"),
+    "is a daemon with an environment of its own": (
+        "import os, time\nif os.fork(): os._exit(0)\nos.setsid()\nif os.fork(): os._exit(0)\n",
+        "{'env': {'PATH': '/usr/bin'}, 'start_new_session': True}",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", LEAVING)
+def test_no_process_of_a_run_is_left_whatever_it_does(kind: str, tmp_path: Path) -> None:
+    """Checks also that its memory counts."""
+    source, options = LEAVING[kind]
+    child = f"{source}held = bytearray(300 * 2**20)\n{TELLS}time.sleep(600)"
+    body = (
+        f"subprocess.Popen([sys.executable, '-c', {child!r}], **{options})\n"
+        "while not os.path.exists('child'):\n    time.sleep(0.02)\n"
+        "time.sleep(1.2)\nfor number in range(10**6):\n    step(number)\n"
+    )
+    run = _run(tmp_path, body)
+    assert run.outcome is Outcome.OK and run.peak_gib is not None and run.peak_gib > 0.28, run.reason
+    pid = int((tmp_path / "child").read_text())
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
 def test_a_silent_command_is_hung_and_all_of_its_processes_end(tmp_path: Path) -> None:
@@ -165,7 +261,7 @@ def test_seconds_that_the_clock_contradicts_are_told(told_s: float, remark: str)
 def test_printed_lines_are_steps_where_a_pattern_says_so(tmp_path: Path) -> None:
     body = (
         "for number in range(10**6):\n    time.sleep(0.02)\n"
-        "    print(f\"{{'loss': {3 - number / 100}, 'epoch': 1}}\")\n"
+        "    print(f\"{{'loss': \\x1b[32m{3 - number / 100}\\x1b[0m, 'epoch': 1}}\")\n"
     )
     run, figures = _measured(tmp_path, body, step_line=r"'loss': (?P<loss>[\d.]+)")
     assert run.outcome is Outcome.OK and figures["losses"][0] == 3.0
@@ -226,9 +322,9 @@ def test_processes_end_with_the_process_that_started_them(tmp_path: Path) -> Non
     (tmp_path / "run").mkdir()
     process = subprocess.Popen(words, stdin=subprocess.PIPE, env={"MARK": "a-mark"})
     until_s = time.monotonic() + 20
-    while len(supervisor.marked("a-mark")) < 2 and time.monotonic() < until_s:
+    while not supervisor.of_command("a-mark", process.pid) and time.monotonic() < until_s:
         time.sleep(0.02)
     assert process.stdin is not None
     process.stdin.close()
     assert process.wait(20) == 128 + 15
-    assert supervisor.marked("a-mark") == [] and not (tmp_path / "run").exists()
+    assert supervisor.of_command("a-mark", process.pid) == [] and not (tmp_path / "run").exists()

@@ -6,33 +6,18 @@ import os
 import re
 import subprocess
 import sys
-import zipfile
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from platform.common.errors import NOT_RESOLVED
-from platform.study.study import Study
-from scripts.package import TREES, make_wheel, rewritten
-from tests.samples import header, measurement
+from scripts.package import TREES, rewritten
 from tests.whole_searches.session import ROOT
-from trainers.records.journal import End, Measured
 
 MODULES = frozenset(
     {"trainers.spec.layout", "trainers.engines.ddp", "platform.plan", "platform.searchers", "search_spaces"}
 )
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_wheel(tmp_path_factory.mktemp("package"))
-
-
-@pytest.fixture(scope="module")
-def site(wheel: Path) -> Path:
-    """Returns a folder that holds the installed package."""
-    zipfile.ZipFile(wheel).extractall(wheel.parent / "site")
-    return wheel.parent / "site"
 
 
 def _python(site: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -99,6 +84,31 @@ def test_it_is_imported_without_packages_and_beside_the_user_s_own_names(site: P
     assert planned.returncode == 0 and "tok/s" in planned.stdout, planned.stderr
 
 
+WITHOUT_EXTRAS = """
+import json, re, runpy, sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in set(sys.argv[1].split(",")):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Absent())
+import layout_search
+assert layout_search.plan("gpt2", cluster="8xH100", top=1).best["tokens_per_s"] > 0
+sys.argv = ["layout-search", "plan", "bloom7b", "--cluster", "2x8xH100", "--tokens", "100B"]
+runpy.run_module("layout_search", run_name="__main__")
+"""
+
+
+def test_planning_needs_none_of_the_packages_of_searches(site: Path, tmp_path: Path) -> None:
+    """Checks a machine that has what `pip install layout-search` brings: no torch, no DeepSpeed, no Ray."""
+    assert (site / "layout_search" / "py.typed").exists()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extra = [re.split(r"[\[>=]", name)[0] for name in project["optional-dependencies"]["train"]]
+    modules = [{"nvidia-ml-py": "pynvml"}.get(name, name) for name in extra]
+    assert {"torch", "ray", "deepspeed"} < set(modules)
+    planned = _python(site, tmp_path, "-c", WITHOUT_EXTRAS, ",".join(modules))
+    assert planned.returncode == 0 and "tok/s" in planned.stdout, planned.stderr
+
+
 def test_the_command_says_its_version_and_refuses_what_it_does_not_know(site: Path, tmp_path: Path) -> None:
     assert _python(site, tmp_path, "-m", "layout_search", "--version").stdout.startswith("layout-search 0.")
     refused = _python(site, tmp_path, "-m", "layout_search", "seek")
@@ -108,19 +118,6 @@ def test_the_command_says_its_version_and_refuses_what_it_does_not_know(site: Pa
 
 
 IMPORT = "import time; began = time.process_time(); import layout_search; print(time.process_time() - began)"
-CELLS = """
-import ast, json, sys
-scope, shown = {}, []
-for cell in json.load(open(sys.argv[1]))["cells"]:
-    if cell["cell_type"] == "code":
-        tree = ast.parse("".join(cell["source"]))
-        last = tree.body.pop().value if isinstance(tree.body[-1], ast.Expr) else None
-        exec(compile(tree, "cell", "exec"), scope)
-        value = last and eval(compile(ast.Expression(last), "cell", "eval"), scope)
-        shown.append(getattr(value, "_repr_html_", value.__repr__)())
-print(json.dumps(shown))
-"""
-"""Runs a notebook's cells as a kernel does: names stay, and the last value is shown, as HTML where it can be."""
 
 
 def _interpreter(minor: int) -> Path | None:
@@ -161,24 +158,6 @@ def test_pip_installs_it_and_leaves_nothing_of_it(minor: int, wheel: Path, tmp_p
     assert float(run(python, "-c", IMPORT)) < 0.5
     run(python, *pip, "uninstall", "--quiet", "--yes", "layout-search")
     assert installed() - before == set()
-
-
-@pytest.mark.slow
-def test_the_notebook_runs_from_another_folder(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Study.create(tmp_path / "elsewhere", "gpt2-1") as study:
-        study.record(header("gpt2-1"))
-        study.record(Measured(measurement=measurement()))
-        study.record(End(exit_code=0, wall_s=60.0, gpu_s=240.0, tried_all=True))
-    monkeypatch.setenv("STUDY", str(study.path))
-    completed = _python(site, tmp_path, "-c", CELLS, str(ROOT / "docs" / "notebook.ipynb"))
-    assert completed.returncode == 0 and not completed.stderr, completed.stderr
-    mistake, printed = completed.stdout.splitlines()
-    assert "8xH1000" in mistake
-    version, plan, best, frame, _, study_shown, winner, by_engine, launch = json.loads(printed)
-    assert version.startswith("'0.") and "<table" in plan and "tokens_per_s" in plan and "<table" in frame
-    assert best.startswith("('") and "<table" in study_shown and "Fastest" in study_shown
-    assert "'not gated'" in winner and "fsdp" in by_engine and launch == "'launch.sh'"
-    assert (tmp_path / "exported" / "launch.sh").exists()
 
 
 @pytest.mark.heavy

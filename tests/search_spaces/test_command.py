@@ -5,14 +5,21 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from platform.searchers.guidance.pruning import FALLING, LIGHTER
+from platform.searchers.guided import Guided
+from platform.searchers.problem import Problem
 from search_spaces.command import holes_of, space_of_command
 from search_spaces.space import Space
+from tests.samples import measurement
+from trainers.records.measurement import Outcome
 from trainers.spec.batch import BatchPoint, values_of
 from trainers.spec.codec import from_json, to_json
 from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
-from trainers.spec.workload import flags_of
+from trainers.spec.workload import flags_of, holes_in
 
 COMMAND = (
     *("torchrun", "--nproc-per-node", "{gpus}", "train.py", "--batch={micro_batch=8,1,2}", "--accum", "{grad_accum}"),
@@ -34,7 +41,7 @@ def test_the_holes_are_axes_and_the_accumulation_follows(tmp_path: Path) -> None
     assert {candidate.tokens_per_step for candidate in candidates} == {1024}
     assert candidates[0].layout.label == "ckpt=--checkpoint 'fsdp=full shard'"
     assert flags_of(candidates[0].layout.flags) == {"ckpt": "--checkpoint", "fsdp": "full shard"}
-    assert candidates[3].axes == {"recipe": candidates[3].recipe.id, "ckpt": "", "fsdp": "no"}
+    assert candidates[3].axes == {"recipe": candidates[3].recipe.id, "own ckpt": "", "own fsdp": "no"}
 
 
 def test_a_filled_command_has_its_values_and_lacks_the_words_of_empty_ones(tmp_path: Path) -> None:
@@ -48,6 +55,90 @@ def test_a_filled_command_has_its_values_and_lacks_the_words_of_empty_ones(tmp_p
         *("--fsdp", "full shard", "--again", "full shard", "--json", '{"a": 1}'),
     )
     assert "--checkpoint" not in workload.filled(values_of(last.layout, batch))
+
+
+BRACES = {
+    '--json={"a": {"b": 1}}': '--json={"a": {"b": 1}}',
+    '--json={{"a": {{"b": 1}}}}': '--json={"a": {"b": 1}}',
+    '{"stage": {"level": {level=7}}}': '{"stage": {"level": 7}}',
+    '{{"level": {level=7}}}': '{"level": 7}',
+    "{{{level=7}}}": "{7}",
+    "{{level=7}}": "{level=7}",
+    "{{{{ x }}}}": "{{ x }}",
+    "{level=7}{level}-{x": "77-{x",
+    "}}": "}}",
+    "${{HOME}}": "${HOME}",
+    "": "",
+}
+"""Words of a command, and what the program gets."""
+
+
+@pytest.mark.parametrize("word", BRACES)
+def test_braces_are_read_from_the_left(word: str, tmp_path: Path) -> None:
+    assert _words(tmp_path, word)[-1] == BRACES[word]
+
+
+def _words(folder: Path, *words: str, environment: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Returns what the program gets of the words at the first point."""
+    space = space_of_command(
+        ("a", "{micro_batch=1}", *words), folder=folder, tokens_per_step=16, seq_len=16, environment=environment
+    )
+    ((candidate, *_), _) = space.candidates(1)
+    assert candidate.recipe.workload is not None
+    return candidate.recipe.workload.filled(values_of(candidate.layout, candidate.batch_points()[0]))
+
+
+TEXTS = st.text(st.characters(exclude_characters=",{}\0", exclude_categories=("Cs",)), min_size=1)
+
+
+@given(values=st.lists(TEXTS, min_size=1, max_size=4, unique=True), before=TEXTS, after=TEXTS)
+def test_every_value_reaches_the_program_as_it_was_written(values: list[str], before: str, after: str) -> None:
+    """Checks `=`, quotes, spaces, line ends and what else a word may have, twice in a word and in the environment."""
+    words = ("a", "{micro_batch=1}", before, f"{after}{{own={','.join(values)}}}{before}{{own}}", after)
+    space = space_of_command(words, folder=Path("/"), tokens_per_step=16, seq_len=16, environment=("MINE=a{own}=b",))
+    candidates, _ = space.candidates(1)
+    filled: list[tuple[str, ...]] = []
+    for candidate in candidates:
+        workload = from_json(Recipe, to_json(candidate.recipe)).workload
+        assert workload is not None
+        point = values_of(candidate.layout, candidate.batch_points()[0])
+        (name,) = set(map(str, candidate.axes)) - {"recipe"}
+        assert name == "own own" and str(flags_of(candidate.layout.flags)["own"]) in values
+        filled.append((*workload.filled(point), *workload.variables(point).values()))
+    assert filled == [("a", "1", before, f"{after}{v}{before}{v}", after, f"a{v}=b") for v in values]
+
+
+@given(word=st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",))))
+def test_doubled_braces_write_every_word(word: str) -> None:
+    doubled = word.replace("{", "{{").replace("}", "}}")
+    assert _words(Path("/"), doubled)[-1] == (word if "{" in word else doubled)
+    assert not list(holes_in(doubled))
+
+
+def test_axes_may_have_the_names_of_ours(tmp_path: Path) -> None:
+    """Checks that a search takes nothing from a name: text where a degree of ours is a number, and our recipe."""
+    names = (*FALLING, *LIGHTER, "recipe")
+    command = ("a", "{micro_batch=1,2}", "{grad_accum}", *(f"{{{name}=left,right}}" for name in names[:8]))
+    candidates, _ = _space(tmp_path, command=command, tokens=64, length=16).candidates(1)
+    guided = Guided(Problem(candidates=candidates[:16]))
+    for _ in range(4):
+        candidate = guided.suggest()
+        assert candidate is not None
+        oom = measurement(micro_batch=2, outcome=Outcome.OOM, tokens_per_s=None)
+        guided.update(candidate, [measurement(micro_batch=1), oom])
+    assert guided.suggest() is not None
+
+
+def test_a_variable_of_the_environment_may_have_holes(tmp_path: Path) -> None:
+    words, variables = ("a", "{micro_batch=1,2}", "{grad_accum}"), ("PATHS={out}/x", "MODE={mode=fast,}", "K={mode}")
+    space = space_of_command(words, folder=tmp_path, tokens_per_step=32, seq_len=16, environment=variables)
+    candidates, _ = space.candidates(1)
+    workload = candidates[1].recipe.workload
+    assert workload is not None and workload.holes == {"micro_batch", "grad_accum", "out", "mode"}
+    values = {**values_of(candidates[1].layout, candidates[1].batch_points()[0]), "out": "/out"}
+    assert workload.variables(values) == {"PATHS": "/out/x", "MODE": "", "K": ""}
+    with pytest.raises(ValueError, match=r"hole \{mode\} has no values"):
+        space_of_command(words, folder=tmp_path, tokens_per_step=32, seq_len=16, environment=variables[2:])
 
 
 def test_a_micro_batch_that_does_not_divide_the_step_is_left_out(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 import ray
+from ray import cluster_utils
 
 from search_spaces.command import space_of_command
 from trainers.records.job import Job
@@ -15,7 +16,7 @@ from trainers.spec.batch import BatchPoint
 from trainers.spec.cluster import Cluster
 from trainers.spec.codec import to_json
 from trainers.trial import command_trial
-from trainers.trial.command_nodes import CommandNodes
+from trainers.trial.command_nodes import CommandNodes, on_nodes
 from trainers.trial.command_trial import first_step
 
 
@@ -79,3 +80,22 @@ def test_a_script_that_fails_has_its_last_lines(tmp_path: Path) -> None:
     assert answer["reason"] == "it ended with exit code 1 before its first step: ImportError: no data"
     lines = answer["output"].splitlines()
     assert len(lines) == 20 and lines[-1] == "ImportError: no data" and "line 29" in lines
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("are_named", [False, True])
+def test_a_job_of_two_nodes_has_a_place_on_each(tmp_path: Path, are_named: bool) -> None:
+    """Checks two of Ray's nodes on this machine: of any nodes, and of those that the job names."""
+    (tmp_path / "train.py").touch()
+    cluster = cluster_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    try:
+        cluster.add_node(num_cpus=1)
+        ray.init(address=cluster.address, log_to_driver=False)
+        ids = [node["NodeID"] for node in ray.nodes()]
+        job = _job(tmp_path)
+        two = dataclasses.replace(job.cluster, num_nodes=2, devices_per_node=1)
+        job = dataclasses.replace(job, cluster=two, nodes=tuple(ids) if are_named else ())
+        assert set(on_nodes(lambda _, nodes: nodes.addresses(), job)) == set(ids)
+    finally:
+        ray.shutdown()
+        cluster.shutdown()

@@ -2,22 +2,29 @@
 transformers' Trainer.
 """
 
+import collections
+import datetime
+import json
 import shlex
 import shutil
+import statistics
 import sys
 from pathlib import Path
 
 import pytest
 
 import platform.report.__main__ as report  # pyright takes `from platform import` for the standard module
+from platform.common.errors import NOT_RESOLVED
 from platform.study.result.result import StudyResult
 from platform.study.study import read
+from tests.train.pages import ROOT, followed
+from tests.whole_searches.own_page import whole_example
 from tests.whole_searches.studies import ANSWERED, RAN, WITHOUT_MLFLOW, Run, nothing_twice, start
 from trainers.commands import step_lines
 from trainers.records.measurement import Outcome
 
-HF = Path(__file__).parent / "hf_training.py"
 TRL = Path(__file__).parent / "trl_training.py"
+ACCELERATE = Path(__file__).parent / "accelerate_training.py"
 LOOP = """
 import argparse, json, os, time
 parser = argparse.ArgumentParser()
@@ -83,9 +90,27 @@ def test_a_loop_that_tells_its_steps_is_searched_and_resumed(
         assert "not gated" in resumed.out and "first losses" in resumed.out
     assert report.main(["own", "--studies", str(run.path.parent), "--no-mlflow"]) in ANSWERED
     assert "mode=plain" in capsys.readouterr().out
+    assert statistics.median(_overheads_s(run.path)) < 2
     folders = (tmp_path / "out").read_text().split()
     assert len(set(folders)) == len(folders) > len(run.measured)
     assert not [folder for folder in folders if Path(folder).parent.exists()]
+
+
+def _overheads_s(path: Path) -> list[float]:
+    """Returns the seconds of each trial beside those of its command's own processes."""
+    began_s: dict[str, float] = {}
+    overheads_s: list[float] = []
+    own_s: collections.Counter[str] = collections.Counter()
+    for line in map(json.loads, (path / "journal.jsonl").read_text().splitlines()):
+        at_s = datetime.datetime.fromisoformat(line["at"]).timestamp()
+        if line["kind"] == "trial_start":
+            began_s[line["trial_id"]] = at_s
+        elif line["kind"] == "measurement":
+            measured = line["measurement"]
+            own_s[measured["trial_id"]] += (measured["startup_s"] or 0) + sum(measured["step_times_s"])
+        elif line["kind"] == "trial_end":
+            overheads_s.append(at_s - began_s[line["trial_id"]] - own_s[line["trial_id"]])
+    return overheads_s
 
 
 @pytest.mark.ray
@@ -123,25 +148,60 @@ def _outcomes(run: Run) -> dict[str, set[Outcome]]:
 
 
 @pytest.mark.ray
+@pytest.mark.search
 @pytest.mark.heavy
-@pytest.mark.parametrize(
-    ("script", "flags"),
-    [(HF, ()), (TRL, ("--packing", "true", "--packing_strategy", "wrapped", "--max_length", "64", "--bf16", "false"))],
-    ids=["transformers", "trl"],
-)
-def test_a_trainer_is_searched_on_two_workers_to_a_confirmed_answer(
-    script: Path, flags: tuple[str, ...], tmp_path: Path
-) -> None:
-    """Checks the page's whole example (docs/your-training.md), under torchrun, with the callback as it is copied; and
-    TRL, which no lock holds: `pip install trl` where its test is to run.
+def test_the_page_s_whole_example_is_searched_to_a_confirmed_answer(tmp_path: Path) -> None:
+    """Checks the commands of docs/your-training.md as they stand there: transformers' Trainer under torchrun, with the
+    callback as it is copied.
     """
-    if script == TRL:
-        pytest.importorskip("trl", reason="to run this test, pip install trl, which no lock holds")
-    shutil.copy(script, tmp_path / "train.py")
+    for tree in ("tests", "trainers"):
+        (tmp_path / tree).symlink_to(ROOT / tree)
+    script, _ = whole_example()
+    with followed(f"{script} || [ $? = {NOT_RESOLVED} ]", tmp_path, timeout_s=1800):
+        _check_of_trainer(tmp_path / "my-project" / "studies" / "train-1")
+    output = (tmp_path / "output").read_text()
+    assert "not gated" in output and "Its command: torchrun --nproc-per-node 2 train.py" in " ".join(output.split())
+
+
+@pytest.mark.ray
+@pytest.mark.search
+@pytest.mark.heavy
+def test_accelerate_s_template_is_searched(tmp_path: Path) -> None:
+    """Checks docs/templates/accelerate.yaml, with values that suit a CPU worker, beside a loop of its own."""
+    shutil.copy(ACCELERATE, tmp_path / "train.py")
+    text = (ROOT / "docs" / "templates" / "accelerate.yaml").read_text()
+    changes = {
+        "micro_batch: max": "micro_batch: [2, 4]",
+        ", inductor]": "]",
+        "131072": "256",
+    }
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    (tmp_path / "run.yaml").write_text(text)
+    environment = {**WITHOUT_MLFLOW, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    options = (str(tmp_path / "run.yaml"), "--gpus", "1", "--name", "own", "--repeats", "0", "--steps", "5")
+    with start(tmp_path, "own", 1, *options, environment=environment) as session:
+        ended = session.end()
+    assert ended.code in ANSWERED, ended.err
+    run = Run(path=tmp_path / "studies" / "own", sessions=(ended,))
+    measured = [each for each in run.measured if not each.repeat]
+    assert [(each.batch.micro_batch, each.batch.grad_accum) for each in measured] == [(2, 4), (4, 2)]
+    assert all(each.outcome in RAN and each.losses and each.recipe.seq_len == 32 for each in measured)
+    assert run.history.header is not None and "accelerate launch --num_processes 1" in ended.out
+
+
+@pytest.mark.ray
+@pytest.mark.search
+@pytest.mark.heavy
+def test_trl_is_searched_on_two_workers(tmp_path: Path) -> None:
+    """Checks TRL, which no lock holds: `pip install trl` where its test is to run."""
+    pytest.importorskip("trl", reason="to run this test, pip install trl, which no lock holds")
+    shutil.copy(TRL, tmp_path / "train.py")
     shutil.copy(step_lines.__file__, tmp_path)
     torchrun = str(Path(sys.executable).parent / "torchrun")
     flags = (
-        *flags,
+        *("--packing", "true", "--packing_strategy", "wrapped", "--max_length", "64", "--bf16", "false"),
         *("--output_dir", "{out}", "--max_steps", "1000", "--logging_steps", "1", "--use_cpu", "--report_to", "none"),
         *("--save_strategy", "no", "--per_device_train_batch_size", "{micro_batch=2,8}"),
         *("--gradient_accumulation_steps", "{grad_accum}", "--gradient_checkpointing", "{ckpt=true,false}"),
@@ -151,15 +211,18 @@ def test_a_trainer_is_searched_on_two_workers_to_a_confirmed_answer(
     environment = {**WITHOUT_MLFLOW, "XDG_CACHE_HOME": str(tmp_path / "cache")}
     with start(tmp_path, "hf", 1, *options, *command, environment=environment) as session:
         ended = session.end()
-    run = Run(path=tmp_path / "studies" / "hf", sessions=(ended,))
     assert ended.code in ANSWERED, ended.err
-    history, _ = read(run.path)
+    _check_of_trainer(tmp_path / "studies" / "hf")
+
+
+def _check_of_trainer(path: Path) -> None:
+    """Checks that a Trainer's two layouts were measured, at equal first losses, and the best one several times."""
+    history, _ = read(path)
+    measured = history.measurements
     assert history.header is not None and history.header.recipes[0].seq_len == 64
-    assert {measured.outcome for measured in run.measured} <= RAN and len(_outcomes(run)) == 2
-    assert all(measured.losses for measured in run.measured)
-    firsts = {round(measured.losses[0], 4) for measured in run.measured}
-    assert len(firsts) == 1, "the same data and weights at every point"
+    assert {each.outcome for each in measured} <= RAN and len({each.layout.label for each in measured}) == 2
+    assert all(each.losses for each in measured)
+    assert len({round(each.losses[0], 4) for each in measured}) == 1, "the same data and weights at every point"
     (result,) = StudyResult.of(history).of_study
     assert result.leader is not None and len(result.leader.runs) >= 2
     assert result.leader.main_run.peak_device_gib is not None and 0.2 < result.leader.main_run.peak_device_gib < 4
-    assert "not gated" in ended.out

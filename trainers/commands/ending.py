@@ -10,12 +10,14 @@ NUM_LINES = 20
 LONGEST = 200
 """Characters of a line in a sentence."""
 _MEMORY = re.compile(
-    r"out of memory|OutOfMemoryError|can(?:'|no)t allocate memory|not enough memory|^MemoryError|: MemoryError"
-    r"|CUDA_ERROR_OUT_OF_MEMORY|CUBLAS_STATUS_ALLOC_FAILED",
-    re.IGNORECASE | re.MULTILINE,
+    r"MemoryError\b|can(?:'|no)t allocate memory|CUDA_ERROR_OUT_OF_MEMORY|CUBLAS_STATUS_ALLOC_FAILED|std::bad_alloc"
+    # What an error says; a hint on what to do about a lack of memory is none.
+    r"|(?:error:|(?:Error|Exception|[Ff]ailed|[Ff]ailure)\b).*(?:out of memory|not enough memory)"
+    r"|out of memory.*tried to allocate",
+    re.IGNORECASE,
 )
-_KILLED = re.compile(r"exitcode\s*:\s*-9\b|Signal 9 \(SIGKILL\)")
-"""Text of torchrun on a process that was killed."""
+_KILLED = re.compile(r"exitcode\s*:\s*-9\b|Signal 9 \(SIGKILL\)|killed by signal: Killed")
+"""Text of torchrun, or of a loader of data, on a process that was killed."""
 _KILL_CODES = (137, -9)
 _ERROR = re.compile(r"^(?:\[[^\]]*\]:?\s*)*(?P<error>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt)\b.*)$")
 """A line that names an exception, behind the marks of ranks."""
@@ -32,8 +34,8 @@ def outcome_of(code: int, text: str) -> tuple[Outcome, str]:
     if node := _NODE.match(text):
         outcome, line = outcome_of(code, text[node.end() :])
         return outcome, f"{line} (on {node['node']})"
-    if match := _MEMORY.search(text):
-        line = _line_at(text, match.start())
+    if lines := [_line_at(text, match.start()) for match in _MEMORY.finditer(text)]:
+        line = next(filter(_ERROR.match, lines), lines[0])  # an error itself before the line of code that raised it
         num_bytes = requested_bytes(RuntimeError(line))
         return Outcome.OOM, f"{line} ({size(num_bytes / GIB)})" if num_bytes and "iB" not in line else line
     if code in _KILL_CODES or _KILLED.search(text):

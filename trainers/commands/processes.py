@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trainers.commands import supervisor
+from trainers.commands.steps import text_of
 from trainers.host.failures import GIB
 
 STEPS = "LAYOUT_SEARCH_STEPS"
@@ -69,13 +70,14 @@ class CommandProcesses:
 
     def memory_gib(self) -> float | None:
         """Returns the GiB that the processes hold now: of the fullest GPU, or together where there is none."""
-        pids = supervisor.marked(self._mark)
+        pids = supervisor.of_command(self._mark, self._process.pid)
         if self._memory is not None:
             return self._memory.fullest_gib(pids)
         return sum(map(_resident_gib, pids))
 
     def text(self) -> str:
-        return self.log.read_text(errors="replace")
+        """Returns all that the command printed, without colours."""
+        return text_of(self.log.read_bytes())
 
     def close(self) -> None:
         """Ends all processes and removes the run's folder."""

@@ -83,11 +83,13 @@ def follow(job: Job, start: Starter, batch: BatchPoint, judge: Judge) -> Run:
     try:
         while True:
             code = processes.exit_code()  # before the last look at its lines
-            if time.monotonic() - looked_s > MEMORY_S:
+            new = processes.new_steps()
+            # A short run may be over before the next look: its first step is one.
+            if time.monotonic() - looked_s > MEMORY_S or (new and run.peak_gib is None):
                 looked_s = time.monotonic()
                 held_gib = processes.memory_gib()
                 run = dataclasses.replace(run, peak_gib=max(filter(None, (held_gib, run.peak_gib)), default=None))
-            if new := processes.new_steps():
+            if new:
                 run = dataclasses.replace(run, steps=(*run.steps, *new))
                 if verdict := judge(run, False):
                     return dataclasses.replace(run, outcome=verdict[0], reason=verdict[1])

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -9,6 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from trainers.spec.codec import json_object
+
+_STYLE = re.compile(r"\x1b\[[0-9;:]*m")
+"""Codes of a terminal for colours and weights of letters."""
+
+
+def text_of(printed: bytes) -> str:
+    """Returns what a command printed as text without colours."""
+    return _STYLE.sub("", printed.decode(errors="replace"))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +42,7 @@ class StepReader:
     def __init__(self, *, file: Path, log: Path, step_line: str) -> None:
         self._path, self._pattern = (log, re.compile(step_line)) if step_line else (file, None)
         self._place, self._unfinished = 0, b""
+        self._looked_s = time.monotonic()
 
     def new(self) -> list[Step]:
         """Returns the steps whose lines were completed since the last call.
@@ -40,17 +50,43 @@ class StepReader:
         Raises:
             StepLineError: a line of the file is not a step.
         """
-        with self._path.open("rb") as file:
-            file.seek(self._place)
-            data = file.read()
-        at_s = time.monotonic()
+        try:
+            with self._path.open("rb") as file:
+                if os.fstat(file.fileno()).st_size < self._place:  # the script began the file anew
+                    self._place, self._unfinished = 0, b""
+                file.seek(self._place)
+                data = file.read()
+        except FileNotFoundError:  # or takes it away to write another
+            self._place, self._unfinished = 0, b""
+            return []
         self._place += len(data)
         *lines, self._unfinished = (self._unfinished + data).split(b"\n")
-        return list(self._steps(lines, at_s))
+        return self._spread(lines)
+
+    def last(self) -> list[Step]:
+        """Returns the steps since the last call once no more will come: the last line may lack its end.
+
+        Raises:
+            StepLineError: a line of the file is not a step.
+        """
+        steps = self.new()
+        line, self._unfinished = self._unfinished, b""
+        return [*steps, *self._spread([line])]
+
+    def _spread(self, lines: list[bytes]) -> list[Step]:
+        """Returns the steps of the lines, their moments spread evenly since the look before: a busy machine may see
+        several at once, which did not take no time.
+        """
+        before_s, self._looked_s = self._looked_s, time.monotonic()
+        steps = list(self._steps(lines, self._looked_s))
+        between_s = (self._looked_s - before_s) / max(len(steps), 1)
+        return [
+            dataclasses.replace(step, at_s=before_s + number * between_s) for number, step in enumerate(steps, start=1)
+        ]
 
     def _steps(self, lines: list[bytes], at_s: float) -> Iterator[Step]:
         for raw in lines:
-            text = raw.decode(errors="replace")
+            text = text_of(raw)
             if self._pattern is None:
                 if text.strip():
                     yield _of_json(text, at_s)

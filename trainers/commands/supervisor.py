@@ -2,12 +2,14 @@
 
     python supervisor.py MARK FOLDER WORD...
 
-Each process of the command has MARK in its environment, so that processes that left its session are found too. This
-process's standard input is a pipe from its starter; when the pipe closes, the command is ended and FOLDER, which holds
-its files, is removed. Imports only the standard library, because it starts with every run.
+Each process of the command has MARK in its environment or descends from this process, which Linux makes the parent of
+orphans: so processes are found that left its session or have another environment. This process's standard input is a
+pipe from its starter; when the pipe closes, the command is ended and FOLDER, which holds its files, is removed. Imports
+only the standard library, because it starts with every run.
 """
 
 import contextlib
+import ctypes
 import os
 import select
 import shutil
@@ -21,22 +23,37 @@ from pathlib import Path
 GRACE_S = 3.0
 """Seconds between asking processes to end and killing them."""
 _POLL_S = 0.05
+_SET_CHILD_SUBREAPER = 36
+"""Option of `prctl` by which orphans below this process become its children."""
 
 
-def marked(mark: str) -> list[int]:
-    """Returns the ids of the running processes that have the mark in their environment."""
+def of_command(mark: str, supervisor: int) -> list[int]:
+    """Returns the ids of a command's running processes: those with the mark in their environment, and those that
+    descend from its supervisor, which is not among them.
+    """
+    parents: dict[int, int] = {}
     pids: list[int] = []
     for process in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if process.name.isdecimal() and mark.encode() in (process / "environ").read_bytes():
+        if not process.name.isdecimal():
+            continue
+        with contextlib.suppress(OSError, IndexError):  # it has ended
+            # Behind the name, which is in parentheses and may hold any character: the state, and the parent.
+            state, parent = (process / "stat").read_bytes().rpartition(b")")[2].split()[:2]
+            if state in b"ZX":
+                continue
+            parents[int(process.name)] = int(parent)
+            if mark.encode() in (process / "environ").read_bytes():
                 pids.append(int(process.name))
-    return pids
+    family = {supervisor, *pids}
+    while more := {pid for pid, parent in parents.items() if parent in family and pid not in family}:
+        family |= more
+    return sorted(family - {supervisor})
 
 
 def end(mark: str) -> None:
-    """Ends every process with the mark but this one."""
+    """Ends every process of the command but this one."""
     until_s, number = time.monotonic() + GRACE_S, signal.SIGTERM
-    while others := [pid for pid in marked(mark) if pid != os.getpid()]:
+    while others := of_command(mark, os.getpid()):
         if time.monotonic() > until_s:
             number = signal.SIGKILL
         for pid in others:
@@ -48,6 +65,7 @@ def end(mark: str) -> None:
 def main(arguments: Sequence[str]) -> int:
     """Runs the command; returns its exit code, or 128 plus the number of the signal that ended it."""
     mark, folder, *words = arguments
+    ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1)
     # The pipe's end ends this process after the others. An ignored signal would be ignored by the command too, so a
     # handler is set.
     signal.signal(signal.SIGTERM, lambda *_: None)

@@ -51,14 +51,14 @@ class LocalTree:
         """
         scratch = CommandProcesses.new_scratch()
         alone = {"node_rank": 0, "head": "127.0.0.1", "port": free_port()} if place is None else place
-        words = workload.filled({**values, **alone, "out": out_of(scratch)})
+        filling = {**values, **alone, "out": out_of(scratch)}
         try:
             self._processes = CommandProcesses(
-                words,
+                workload.filled(filling),
                 folder=workload.folder,
                 scratch=scratch,
                 gpus=gpus,
-                environment={**environment, **workload.variables},
+                environment={**environment, **workload.variables(filling)},
             )
         except OSError as error:
             raise OSError(f"the command cannot be started in {workload.folder}: {error.strerror}") from error
@@ -71,7 +71,8 @@ class LocalTree:
         return self._processes.memory_gib()
 
     def new_steps(self) -> list[Step]:
-        return self._reader.new()
+        # Of a script that failed a cut line may be all that it could write.
+        return self._reader.last() if self.exit_code() == 0 else self._reader.new()
 
     def text(self) -> str:
         return self._processes.text()

@@ -65,7 +65,7 @@ class FunctionStepper:
         self._layout, self._device, self._tokens_per_step = layout, device, recipe.tokens_per_step
         self._seq_len, self._seed = recipe.seq_len, recipe.seed
         self._folder = str(Path.cwd())
-        os.environ.update(recipe.workload.variables)
+        os.environ.update(recipe.workload.variables())
         self._build = load(recipe.workload)
         os.chdir(recipe.workload.folder or self._folder)
         self._point: BatchPoint | None = None

@@ -9,13 +9,24 @@ import math
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-HOLE = re.compile(r"(?<!\{)\{([A-Za-z_][A-Za-z0-9_]*)(?:=([^{}]*))?\}(?!\})")
-"""Matches a hole in a word of a command: `{name}` or `{name=values}`."""
-_DOUBLED = re.compile(r"\{\{|\}\}")
+_BRACES = re.compile(r"\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)(?:=([^{}]*))?\}")
+"""Matches doubled braces, or a hole: `{name}` or `{name=values}`. A word is read from the left, so the last of three
+opening braces belongs to the hole.
+"""
+
+
+def holes_in(word: str) -> Iterator[re.Match[str]]:
+    """Yields the holes of a word of a command, each a match of its name and, on request, its values."""
+    return (match for match in _BRACES.finditer(word) if match[1])
+
+
+def with_holes(word: str, fill: Callable[[re.Match[str]], str]) -> str:
+    """Returns a word with each hole replaced by what `fill` returns for it, and other braces as they stand."""
+    return _BRACES.sub(lambda match: fill(match) if match[1] else match[0], word)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,7 +38,9 @@ class Workload:
     name: str = dataclasses.field(metadata={"cosmetic": True})
     """Name of the file that runs."""
     command: tuple[str, ...]
-    """Words of the command, with holes as `{name}`; doubled braces mean single braces. Empty for a function."""
+    """Words of the command, with holes as `{name}`. In a word with `{{`, doubled braces mean single braces; other words
+    keep their braces, so that JSON may be written as it is. Empty for a function.
+    """
     digest: str
     """Hash of the command or the function's name, and of the files that it names."""
     folder: str = dataclasses.field(default="", metadata={"cosmetic": True})
@@ -35,24 +48,35 @@ class Workload:
     step_line: str = ""
     """Pattern of the printed line that ends a step; empty if the command writes a line per step to a file."""
     environment: tuple[str, ...] = dataclasses.field(default=(), metadata={"later": True})
-    """`NAME=VALUE` for each environment variable set in addition to the user's own."""
+    """`NAME=VALUE` for each environment variable set in addition to the user's own, with holes as in the command."""
     build: str = dataclasses.field(default="", metadata={"later": True})
     """The function as `FILE.py:NAME` or `MODULE:NAME`, found from `folder`; empty for a command."""
 
     @property
-    def variables(self) -> dict[str, str]:
-        return dict(_pairs(self.environment))
-
-    @property
     def holes(self) -> frozenset[str]:
-        return frozenset(match[1] for word in self.command for match in HOLE.finditer(word))
+        """Names of the command's holes, those in its environment among them."""
+        return frozenset(match[1] for word in (*self.command, *self.environment) for match in holes_in(word))
 
     def filled(self, values: Mapping[str, object]) -> tuple[str, ...]:
         """Returns the words with their holes filled; a word that is a single hole with an empty value is left out."""
-        words = ((word, HOLE.sub(lambda match: str(values[match[1]]), word)) for word in self.command)
-        return tuple(
-            _DOUBLED.sub(lambda match: match[0][0], filled) for word, filled in words if filled or not HOLE.search(word)
-        )
+        words = ((word, _filled(word, values)) for word in self.command)
+        return tuple(filled for word, filled in words if filled or not word)
+
+    def variables(self, values: Mapping[str, object] | None = None) -> dict[str, str]:
+        """Returns the additional environment variables by name, with holes filled by `values`, if given."""
+        pairs = dict(_pairs(self.environment))
+        return pairs if values is None else {name: _filled(value, values) for name, value in pairs.items()}
+
+
+def _filled(word: str, values: Mapping[str, object]) -> str:
+    is_doubled = "{{" in word
+
+    def fill(match: re.Match[str]) -> str:
+        if match[1]:
+            return str(values[match[1]])
+        return match[0][0] if is_doubled else match[0]
+
+    return _BRACES.sub(fill, word)
 
 
 def flags_text(values: Mapping[str, str]) -> str:

@@ -46,9 +46,9 @@ def on_nodes(function: Callable[..., Any], job: Job) -> Any:
         )
     count = job.cluster.num_nodes
     bundle = {"CPU": cpus, **({"GPU": float(gpus)} if gpus else {})}
-    group = placement_group(
-        [bundle] * count, strategy="STRICT_SPREAD", bundle_label_selector=[selector] * count if selector else []
-    )
+    # Ray takes one selector a bundle, and refuses an empty list of them.
+    selectors: dict[str, Any] = {"bundle_label_selector": [selector] * count} if selector else {}
+    group = placement_group([bundle] * count, strategy="STRICT_SPREAD", **selectors)
     try:
         first = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0)
         options = {"num_cpus": cpus, "num_gpus": gpus, "max_retries": 0, "scheduling_strategy": first}
@@ -179,9 +179,11 @@ class TreesOnNodes:
                 answer: dict[str, Any] = ray.get(look)
                 self._gib[number] = answer["gib"]
                 self._wrong = self._wrong or answer["wrong"]
-                # Clocks of other nodes are not comparable, so this node's time counts.
-                steps = [dataclasses.replace(from_json(Step, step), at_s=self._looked_s) for step in answer["steps"]]
-                self._steps += steps
+                # Clocks of other nodes are not comparable, so only the distances of a node's steps count.
+                steps = [from_json(Step, step) for step in answer["steps"]]
+                self._steps += [
+                    dataclasses.replace(step, at_s=self._looked_s - steps[-1].at_s + step.at_s) for step in steps
+                ]
                 self._see(number, answer["code"])
                 look = None
             if look is None and self._codes[number] is None:

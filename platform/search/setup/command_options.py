@@ -75,7 +75,7 @@ def _check_can_learn_length(options: SearchOptions) -> None:
 
 def _holes(study: StudyOptions) -> dict[str, tuple[str, ...]]:
     try:
-        return holes_of(study.command)
+        return holes_of(study.command, study.environment)
     except ValueError as error:
         raise InputError(str(error)) from error
 

@@ -20,7 +20,7 @@ from platform.tracking.wandb_option import wandb_field
 from platform.train.data_path import data_field, data_path
 from trainers.records.journal import StudyHeader
 from trainers.spec.codec import from_json
-from trainers.spec.workload import HOLE
+from trainers.spec.workload import holes_in
 
 _BUILT_IN = frozenset((*search_spaces.names(), *search_spaces.reference.names()))
 SideBySide = Literal["off", "auto", "on"]
@@ -308,7 +308,7 @@ def with_command(options: SearchOptions, command: Sequence[str]) -> SearchOption
     study = dataclasses.replace(study, command=tuple(command) or study.command)
     if not study.is_own:
         return options
-    holes = {match[1] for word in study.command for match in HOLE.finditer(word)}
+    holes = {match[1] for word in (*study.command, *study.environment) for match in holes_in(word)}
     if study.command and len(study.gpus) > 1 and not holes & {"gpus", "world_size"}:
         raise InputError(
             f"--gpus {','.join(map(str, study.gpus))} changes the number of devices, and the command has no hole"

@@ -11,7 +11,7 @@ from platform.search.setup.options import SearchOptions, StudyOptions
 from platform.study.folder import user_path
 from search_spaces import foreign
 from trainers.spec.codec import shortened
-from trainers.spec.workload import HOLE, flags_text, text_of
+from trainers.spec.workload import flags_text, text_of, with_holes
 
 SUFFIXES = (".yaml", ".yml")
 _KEYS = (
@@ -68,19 +68,20 @@ def _study_of(content: Mapping[str, Any], path: Path, typed: StudyOptions) -> St
     numbers = {key: _number(content, key) for key in ("tokens_per_step", "seq_len")}
     axes = {name: _texts(name, values) for name, values in _mapping(content, "axes").items()}
     words = _words(command) if command is not None else []
+    variables = [f"{name}={_text(value)}" for name, value in _mapping(content, "environment").items()]
     folder = (path.parent / user_path(str(content.get("folder", ".")))).absolute()
-    environment = _mapping(content, "environment").items()
+    filled = words if build is not None else list(_with_values([*words, *variables], axes))
     return dataclasses.replace(
         typed,
         space=None,
-        command=tuple(_with_values(words, axes)),
+        command=tuple(filled[: len(words)]),
         build=None if build is None else str(build),
         set=() if build is None else (*(f"{name}={','.join(values)}" for name, values in axes.items()), *typed.set),
         folder=str(folder),
         tokens_per_step=typed.tokens_per_step or numbers["tokens_per_step"],
         seq_len=typed.seq_len or numbers["seq_len"],
         step_line=typed.step_line or content.get("step_line"),
-        environment=tuple(f"{name}={_text(value)}" for name, value in environment),
+        environment=tuple(filled[len(words) :]) if build is None else tuple(variables),
         without=tuple(_without(content, axes)),
     )
 
@@ -101,8 +102,8 @@ def _with_values(words: Sequence[str], axes: Mapping[str, Sequence[str]]) -> Ite
         values = left.pop(hole[1], None) if hole[2] is None else None
         return hole[0] if values is None else f"{{{hole[1]}={','.join(values)}}}"
 
-    filled = [HOLE.sub(with_values, word) for word in words]
-    if words and left:
+    filled = [with_holes(word, with_values) for word in words]
+    if left:
         raise ValueError(f"axis {next(iter(left))} has no hole in the command: write {{{next(iter(left))}}}")
     yield from filled
 

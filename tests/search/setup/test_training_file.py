@@ -9,6 +9,8 @@ from platform.search.__main__ import main, parse
 from platform.search.setup.options import options_of
 from platform.search.setup.request import read_request, resumed
 from tests.samples import header
+from tests.whole_searches.own_page import PAGE
+from trainers.spec.batch import values_of
 from trainers.spec.codec import to_json
 from trainers.spec.workload import flags_of
 
@@ -41,7 +43,7 @@ def test_a_file_is_what_is_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     request = read_request(parse(["run.yaml", "--seq-len", "8"]))
     workload = request.space.recipe.workload
     assert workload is not None and workload.folder == str(tmp_path / "project")
-    assert workload.variables == {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "2"}
+    assert workload.variables() == {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "2"}
     candidates, _ = request.space.candidates(2)
     flags = [tuple(flags_of(candidate.layout.flags).values()) for candidate in candidates]
     assert flags == [("--checkpoint", "full"), ("--checkpoint", "grad"), ("--checkpoint", "true"), ("", "full")]
@@ -53,6 +55,20 @@ def test_a_file_is_what_is_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     typed = read_request(parse(["--tokens-per-step=64", "--seq-len=8", "--", *words])).space.recipe.workload
     assert typed is not None and typed.command == workload.command
     assert typed.digest == workload.digest and typed != workload, "the environment may change what is trained"
+
+
+def test_the_page_s_file_is_one(tmp_path: Path) -> None:
+    """Checks docs/your-training.md: every key of its file, and a variable with a hole."""
+    _, text = PAGE.read_text(encoding="utf-8").split("```yaml\n")
+    Path("run.yaml").write_text(text.partition("```")[0].replace("../project", "project"))
+    space = read_request(parse(["run.yaml"])).space
+    workload = space.recipe.workload
+    assert workload is not None and workload.folder == str(tmp_path / "project")
+    candidates, _ = space.candidates(4)
+    flags = [flags_of(candidate.layout.flags) for candidate in candidates]
+    assert {tuple(values) for values in flags} == {("fsdp", "ckpt", "threads")} and len(flags) == 6
+    values = {**values_of(candidates[1].layout, candidates[1].batch_points()[0])}
+    assert workload.variables(values) == {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "4"}
 
 
 def test_a_study_keeps_what_its_file_said() -> None:
