@@ -1,4 +1,4 @@
-"""A search in a process of its own: it leaves a Ray of the caller's alone, and ends in order at an interrupt."""
+"""Runs a search in its own process, which leaves the caller's Ray alone and ends in order at an interrupt."""
 
 import collections
 import contextlib
@@ -19,11 +19,11 @@ from platform.common.signals import INTERRUPTED
 from trainers.spec.codec import json_object
 
 _LAST_LINES = 20
-"""Lines of the search's standard error that are kept: the last one says why it ended."""
+"""Number of lines kept of the search's standard error; the last one states why it ended."""
 
 
 class Search:
-    """A search that runs."""
+    """A running search."""
 
     def __init__(self, words: Sequence[str], studies: Path | None, *, verbose: bool) -> None:
         self._studies = studies
@@ -35,7 +35,7 @@ class Search:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            start_new_session=True,  # an interrupt of the caller's reaches it by `stop` alone, once
+            start_new_session=True,  # an interrupt of the caller reaches the search only once, by `stop`
         )
         self._relay = threading.Thread(target=self._read_lines, args=(verbose,), daemon=True)
         self._relay.start()
@@ -48,14 +48,14 @@ class Search:
                 print(line, end="", file=sys.stderr, flush=True)
 
     def wait(self) -> MeasuredStudy:
-        """Returns the study when the search has ended; `best` is None where nothing fits, or nothing is resolved.
+        """Returns the study when the search has ended; `best` is None if nothing fits or the winner is not resolved.
 
-        An interrupt, such as a notebook's, ends the search in order; what was measured is kept.
+        An interrupt, such as a notebook's, ends the search in order; measurements are kept.
 
         Raises:
             InputError: the search refused its options.
             ClusterError: the cluster is at fault.
-            KeyboardInterrupt: it was interrupted.
+            KeyboardInterrupt: the search was interrupted.
         """
         try:
             code = self._ended()
@@ -93,15 +93,16 @@ class Search:
 def search(
     space: str | os.PathLike[str] | None = None, *, wait: bool = True, verbose: bool = False, **options: Any
 ) -> MeasuredStudy | Search:
-    """Measures which layout trains a model fastest; returns its study, or without `wait` the search that runs.
+    """Measures which layout trains a model fastest; returns its study, or the running search without `wait`.
 
-    `options` are those of `python -m platform.search`: `gpus=4`, `set={"engine": ["fsdp", "ddp"]}`, `resume="NAME"`.
-    A Ray that this process is connected to is joined and left running. `verbose` prints the search's progress.
+    `options` are those of `python -m platform.search`: `gpus=4`, `set={"engine": ["fsdp", "ddp"]}`, `resume="NAME"`. If
+    this process is connected to a Ray, the search joins it and leaves it running. `verbose` prints the search's
+    progress.
 
     Raises:
         InputError: the search refused its options.
         ClusterError: the cluster is at fault.
-        KeyboardInterrupt: it was interrupted; the study keeps what was measured.
+        KeyboardInterrupt: the search was interrupted; the study keeps what was measured.
     """
     if isinstance(options.get("gpus"), list | tuple):
         raise InputError("a search of one number of devices is a study, got several: search each, or use the command")

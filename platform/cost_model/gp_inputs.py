@@ -1,7 +1,7 @@
-"""Positions of batch points: the features by which measured points inform the others.
+"""Inputs of the regression: the features by which measured points inform others.
 
-A point's place consists of its axes, whatever these are: a name counts as a switch, a number by its doublings. So
-points of different engines, kernels and degrees share what is learned, and a new axis needs no code here.
+A point's place consists of its axes, whatever these are: a word counts as a switch, a number by its doublings. Points
+with different engines, kernels and degrees therefore share measurements, and a new axis needs no code here.
 """
 
 import dataclasses
@@ -21,16 +21,14 @@ SWITCH_SIGMA = constants.number("places", "SWITCH_SIGMA")
 DOUBLING_SIGMA = constants.number("places", "DOUBLING_SIGMA")
 PART_SHARE = constants.number("places", "PART_SHARE")
 UNKNOWN = 5.0
-"""Factor by which these deviations widen where no time is predicted."""
+"""Factor by which the deviations of effects are wider without a predicted time."""
 VALUE_SHARE = 0.5
 """Deviation of one value of a number beside its doublings where no time is predicted, as a share of a switch's. With 0
 a published table is searched in more trials than TPE needs, with 1 most of them take more than with this share
 (`benchmarks.without_predictions`, docs/lab/search.csv#without-predictions).
 """
 MICRO_BATCH = "micro_batch"
-"""The axis, where rows have it, that distinguishes recorded results of one layout; `places_of` gets the micro-batch
-itself as an argument.
-"""
+"""The axis of recorded results for micro-batches of one layout; `gp_inputs_of` has its own argument for it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,15 +36,15 @@ class GPInputs:
     """Arrays with one row per point."""
 
     effects: npt.NDArray[np.float32]
-    """[points, features]: features with linear effects, each scaled by its effect's prior deviation."""
+    """[points, features]: features with linear effects, each scaled by the prior deviation of its effect."""
     place: npt.NDArray[np.float32]
     """[points, axes]: coordinates of the smooth part."""
     host_share: Array
-    """Share of the predicted step that scales with the host's speed; measurements of this share scatter."""
+    """Share of the predicted step that scales with the host's speed; measurements of this share scatter more."""
     sigma: Array
-    """Log deviation of the predicted step time; zeros where not predicted."""
+    """Log deviation of the predicted step time; 0 without a prediction."""
     stall: Array
-    """Chance that the point's step stalls; zeros where not predicted."""
+    """Probability that the point's step stalls; 0 without a prediction."""
 
     def __len__(self) -> int:
         return len(self.sigma)
@@ -60,9 +58,10 @@ def gp_inputs_of(
     prediction: Prediction | None = None,
     origin: slice = slice(None),
 ) -> GPInputs:
-    """Returns the places of points, each with the axes of its `owner` in `axes`. `columns` and `prediction` have one
-    row per point, None where nothing is predicted. Doublings count from the mean of the rows of `origin`: points far
-    from it are less certain.
+    """Returns the places of points, each with the axes of its `owner` in `axes`.
+
+    `columns` and `prediction` have one row per point; None without predictions. Doublings are relative to the mean over
+    the rows of `origin`: points far from it are less certain.
     """
     switches, numbers, values = _axes(axes, origin)
     predicted = columns is not None and prediction is not None and len(owner) > 0

@@ -1,4 +1,4 @@
-"""Predictions with 80 % intervals: step time, memory and the probability of fitting, for columns of any length."""
+"""Predicts step time, memory and the probability of fitting, with 80 % intervals, for columns of any length."""
 
 import dataclasses
 import math
@@ -22,16 +22,16 @@ BASE_SIGMA = constants.number("predict", "BASE_SIGMA")
 SHARE_SIGMA = constants.words("predict", "SHARE_SIGMA")
 MEMORY_SIGMA = constants.number("predict", "MEMORY_SIGMA")
 CHUNK = 2**16
-"""Number of points computed at once: arrays of a few thousand of their rows stay in a core's cache."""
+"""Number of points computed at once, so that the arrays of a chunk stay in a core's cache."""
 
 
 SURE = 0.9
-"""Probability of running within memory from which on a point is said to fit."""
+"""Probability of running within memory from which a point counts as fitting."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Prediction:
-    """Arrays of one length with one row per point."""
+    """Arrays with one row per point."""
 
     step: StepTime
     memory: PeakMemory
@@ -41,40 +41,40 @@ class Prediction:
     high_s: Array
     """The 80 % interval of the step time."""
     stall: Array
-    """Chance that a step stalls, which `sigma` does not cover."""
+    """Probability that a step stalls; `sigma` does not include stalls."""
     stalled_s: Array
-    """Seconds by which a stalled step is longer; 0 where not known."""
+    """Additional seconds of a stalled step; 0 if unknown."""
     fit_probability: Array
-    """Probability that the point runs at all."""
+    """Probability that the point runs."""
     ok_probability: Array
-    """Probability that the allocator's pools fit too: where they do not, the point runs and thrashes."""
+    """Probability that the allocator's pools fit too; if they do not, the point runs and thrashes."""
 
     @property
     def expected_s(self) -> Array:
-        """Mean step time; `step.total_s` is the median of steps that do not stall.
+        """Mean step time; `step.total_s` is the median of steps without a stall.
 
         Choosing by the mean costs least on average: of two layouts with the same median the less certain one is worse,
-        since it may lose more than it can gain.
+        because it may lose more than it can gain.
         """
         return self.step.total_s * mean_ratio(self.sigma, self.stall, self.stalled_s / self.step.total_s)
 
     @property
     def fits(self) -> Mask:
-        """Whether fitting is likelier than not."""
+        """Whether fitting is more probable than not."""
         return self.fit_probability > 0.5
 
 
 def normal_cdf(values: Array) -> Array:
     """Returns the standard normal distribution function of each value."""
-    from scipy.special import ndtr  # imported here, so that a command's --help does not wait for it
+    from scipy.special import ndtr  # a slow import: --help does not wait for it
 
     return ndtr(values)
 
 
 def zero_shot_sigma(columns: Columns, step: StepTime) -> Array:
-    """Returns the log deviation of a step time before any measurement: its parts have independent errors.
+    """Returns the log deviation of a step time before any measurement, from independent errors of its parts.
 
-    It is at least that of published runs as far from other evidence.
+    It is at least the error of published runs that are as far from measured ones (`evidence`).
     """
     variance = BASE_SIGMA**2 + columns.spread**2 + columns.software.stack_sigma**2
     variance = variance + (columns.software.rate_sigma * step.compute_s / step.total_s) ** 2
@@ -88,7 +88,7 @@ def zero_shot_sigma(columns: Columns, step: StepTime) -> Array:
 
 
 def between_nodes_s(columns: Columns, step: StepTime) -> Array:
-    """Returns the seconds of communication between nodes: of each kind of parallelism whose groups span nodes."""
+    """Returns the seconds of communication between nodes, for each kind of parallelism whose groups span nodes."""
     c = columns
     blocks = c.grad_accum * stages_of(c).largest
     between = (
@@ -102,9 +102,7 @@ def between_nodes_s(columns: Columns, step: StepTime) -> Array:
 
 
 def under_the_host_s(columns: Columns, step: StepTime) -> Array:
-    """Returns the seconds that scale with the host's speed: the share of the device's compute and waiting for which the
-    host sets the pace.
-    """
+    """Returns the seconds that scale with the host's speed: the part of compute and waiting that the host paces."""
     busy = step.compute_s + step.attention_s + step.tensor_s + step.exchanges_s
     together = np.maximum(busy + step.host_s, 1e-12)
     share = pace_share(busy, together, columns.software.sharpness)
@@ -124,9 +122,7 @@ def spread(step: StepTime, sigma: Array, stall: Array, stalled_s: Array) -> dict
 
 
 def fit_probability(columns: Columns, needed_gib: Array) -> Array:
-    """Returns the probability that `needed_gib` is below the capacity, with a log-normal error; 0 where a software's
-    pipeline does not start.
-    """
+    """Returns the probability that `needed_gib` fits, with a log-normal error; 0 for a pipeline that cannot start."""
     starts = (columns.software.wants_warm_up == 0) | (columns.grad_accum >= columns.parts("depth") - 1)
     return starts * normal_cdf(np.log(columns.capacity_gib / np.maximum(needed_gib, 1e-9)) / MEMORY_SIGMA)
 
@@ -165,7 +161,6 @@ def predict(columns: Columns) -> Prediction:
 
 
 def take(prediction: Prediction, rows: slice) -> Prediction:
-    """Returns some rows of a prediction."""
     return _of_leaves({name: values[rows] for name, values in _leaves(prediction)})
 
 

@@ -1,4 +1,4 @@
-"""Seconds of one optimizer step, from columns: compute, communication, overlap, pipeline, optimizer."""
+"""Seconds of one optimizer step from columns: compute, communication, overlap, pipeline, optimizer."""
 
 import dataclasses
 
@@ -30,11 +30,11 @@ class StepTime:
 
     total_s: Array
     compute_s: Array
-    """Compute of the slowest stage's micro-batches, with recomputation, without the attention core."""
+    """Compute of the slowest stage's micro-batches, including recomputation, without the attention core."""
     attention_s: Array
-    """The attention core, between the query-key-value product and the output product, likewise."""
+    """The attention core, between the query-key-value and the output product, including recomputation."""
     host_s: Array
-    """The device's waiting for kernel launches and hooks."""
+    """Time in which the device waits for kernel launches and hooks."""
     tensor_s: Array
     """Tensor-parallel collectives."""
     exchanges_s: Array
@@ -49,8 +49,8 @@ class StepTime:
 
 def step_time(columns: Columns) -> StepTime:
     """Returns the time of the whole step and its parts. Pipelines follow 1F1B: (m - 1) slots of the slowest stage and
-    one pass through all stages, the latter divided by the virtual stages of an interleaved schedule (arXiv 2104.04473,
-    section 2.2, equation 1).
+    one pass through all stages, divided by the virtual stages of an interleaved schedule (arXiv 2104.04473, section
+    2.2, equation 1).
     """
     c, m = columns, columns.grad_accum
     stages, head = stages_of(c), head_s(c)
@@ -85,14 +85,14 @@ class _Block:
 
     layer: LayerSeconds
     busy: Array
-    """Seconds of the device, without tensor-parallel collectives."""
+    """Device seconds without tensor-parallel collectives."""
     exchanged: Array
     """Seconds of `busy` in which the block waits for context and expert parallelism."""
     tensor: Array
     waits: Array
     """Seconds that the device waits for its host."""
     stepping: Array
-    """Seconds per step that the device waits for its host in the optimizer's step."""
+    """Seconds per step that the device waits for its host during the optimizer's step."""
 
     @property
     def total(self) -> Array:
@@ -101,24 +101,22 @@ class _Block:
 
 
 def host_runs_ahead(c: Columns) -> Mask:
-    """Returns the rows whose device has more work in a block than its host: launched kernels queue, and their memory
-    stays allocated.
-    """
+    """Returns the rows whose device has more work in a block than its host: launched kernels queue and keep memory."""
     work = _work(c, np.add(*head_s(c)))
     return work.device > work.host
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class _Work:
-    """Seconds of one block for one micro-batch that device and host would take alone."""
+    """Seconds of one block for one micro-batch that the device and the host would take alone."""
 
     layer: LayerSeconds
     busy: Array
-    """Seconds of the device, without tensor-parallel collectives."""
+    """Device seconds without tensor-parallel collectives."""
     exchanged: Array
     tensor: Array
     device: Array
-    """Seconds of the device, with its share of the head."""
+    """Device seconds with the block's share of the head."""
     host: Array
     device_forward: Array
     host_forward: Array
@@ -154,7 +152,7 @@ def _block(c: Columns, head: Array) -> _Block:
     work = _work(c, head)
     waits = through = _waits_s(c, work.host, work.device)
     if np.any(c.software.waits_each_pass):
-        # A host that waits for its device after each pass cannot run ahead from one into the next.
+        # A host that waits for its device after each pass cannot run ahead into the next pass.
         forward = _waits_s(c, work.host_forward, work.device_forward)
         backward = _waits_s(c, work.host - work.host_forward, work.busy + work.tensor - work.device_forward)
         waits = np.where(c.software.waits_each_pass > 0, forward + backward, through)
@@ -171,14 +169,12 @@ def _block(c: Columns, head: Array) -> _Block:
 
 
 def boundary_bytes(c: Columns) -> Array:
-    """Returns the bytes of one micro-batch's hidden states, in the type of products."""
+    """Returns the bytes of one micro-batch's hidden states in the products' type."""
     return c.tokens * c.hidden * c.compute_bytes
 
 
 def residual_bytes(c: Columns) -> Array:
-    """Returns the bytes of one micro-batch's hidden states in the type of the residual stream, which is that of the
-    weights under autocast.
-    """
+    """Returns the bytes of one micro-batch's hidden states in the residual stream's type (weights' with autocast)."""
     return boundary_bytes(c) * np.where(costs_of(c).autocasts(c), c.state_bytes / c.compute_bytes, 1.0)
 
 
@@ -194,8 +190,8 @@ def _slot(c: Columns, stages: Stages, block: _Block, head: Array) -> tuple[Array
 
 
 def _pipeline_s(c: Columns, block: _Block, slot: Array, head: Array) -> tuple[Array, Array]:
-    """Returns the seconds (of transfers, of the bubble). Each micro-batch has exchanges of activations and of gradients
-    per virtual stage. The slowest stage sets the pace, and one micro-batch passes all boundaries.
+    """Returns the seconds (of transfers, of the bubble). Each micro-batch exchanges activations and gradients once per
+    virtual stage. The slowest stage sets the pace, and one micro-batch passes all boundaries.
     """
     engine = costs_of(c)
     exchanges = exchanges_s(c, boundary_bytes(c), residual_bytes(c), both_ways=engine.exchanges_both_ways)

@@ -1,4 +1,4 @@
-"""The way from the options of a plan to its answer."""
+"""Turns the options of a plan into its answer."""
 
 import dataclasses
 from typing import Any
@@ -27,10 +27,10 @@ from search_spaces.space import Space
 
 
 def _taught(options: PlanOptions, space: Space, software: str) -> StudyPrior | None:
-    """Returns what the study of `--learn-from` measured; None without one.
+    """Returns the measurements of the `--learn-from` study; None without the option.
 
     Raises:
-        InputError: there is no such study, or it is of another model.
+        InputError: the study does not exist, or is of another model.
     """
     if options.learn_from is None:
         return None
@@ -40,7 +40,7 @@ def _taught(options: PlanOptions, space: Space, software: str) -> StudyPrior | N
             raise InputError(f"{options.learn_from} is a folder of studies: name one of them with --learn-from")
     else:
         folder = find(*located(user_path(options.studies), options.learn_from))
-    old = read_old(folder, space, trusted=True)  # nothing is written, and nothing that it names is run
+    old = read_old(folder, space, trusted=True)  # reads only: writes nothing, runs no code that it names
     if old.header.miniature:
         raise InputError(
             f"study {old.header.name} measured {old.header.recipes[0].model.name}, which stands in where there is no"
@@ -51,10 +51,10 @@ def _taught(options: PlanOptions, space: Space, software: str) -> StudyPrior | N
 
 
 def answered(options: PlanOptions, console: Console) -> Answer:
-    """Prints the answer for people on `console`; returns its JSON object and the exit code.
+    """Prints the answer as text on `console`; returns its JSON object and the exit code.
 
     Raises:
-        InputError: the user's mistake.
+        InputError: the options are invalid.
         ClusterError: Ray fails.
     """
     answer, code = compared(options, console) if options.compares else _planned(options, console)
@@ -64,7 +64,7 @@ def answered(options: PlanOptions, console: Console) -> Answer:
 
 
 def _planned(options: PlanOptions, console: Console) -> Answer:
-    """Prints and returns the answer on one space and one cluster."""
+    """Prints and returns the answer for one space on one cluster."""
     written, options = options.cluster[0] if options.cluster else "ray", options.with_written_network()
     space = space_of(options)
     options.check(space)
@@ -73,7 +73,7 @@ def _planned(options: PlanOptions, console: Console) -> Answer:
 
 
 def _answer(options: PlanOptions, space: Space, builder: BuildQuestion, console: Console, written: str) -> Answer:
-    """Prints and returns the answer on the cluster that was `written`."""
+    """Prints and returns the answer on the cluster that `written` names."""
     cluster = cluster_of(options, [space], console)
     check_prices(options.price, [cluster])
     space = space.with_shared_batch(_counts(options, cluster))
@@ -103,8 +103,8 @@ def _answer(options: PlanOptions, space: Space, builder: BuildQuestion, console:
 
 
 def _counts(options: PlanOptions, cluster: ClusterSpec) -> tuple[int, ...]:
-    """Returns the numbers of devices of the answer's tables, which share one assumed batch: those of `--gpus` that the
-    cluster has, a node's where further nodes are counted up, or the cluster's.
+    """Returns the device counts of the answer's tables, which share one assumed global batch: the `--gpus` counts that
+    the cluster has, one node's devices with `--min-nodes`, else all devices of the cluster.
     """
     if options.gpus:
         counts = parse_counts(options.gpus)

@@ -1,4 +1,4 @@
-"""The answer for several models and clusters, or for a deadline: its table, its JSON object and its exit code."""
+"""The answer for several models and clusters, or for a deadline or cost: table, JSON object and exit code."""
 
 import contextlib
 import dataclasses
@@ -29,11 +29,11 @@ class OfRecipe:
 
     listed: tuple[Compared, ...]
     meeting: tuple[Compared, ...]
-    """Rows that meet the demands: listed ones, and of each kind of node that with the fewest."""
+    """Rows that meet the demands: the listed ones, and for each kind of node the row with the fewest nodes."""
 
     @property
     def rows(self) -> list[Compared]:
-        """All rows, those that were found below the cluster of their kind."""
+        """All rows; rows found for the demands follow the listed cluster of the same device."""
         unlisted = [row for row in self.meeting if not row.listed]
         return [
             row
@@ -43,12 +43,12 @@ class OfRecipe:
 
     @property
     def smallest(self) -> Compared | None:
-        """The row that meets the demands with the fewest devices, of those the cheapest; None where none does."""
+        """The row with the fewest devices that meets the demands, the cheapest of equals; None if there is none."""
         return min(self.meeting, key=lambda row: (row.cluster.num_devices, row.dollars or 0.0), default=None)
 
     @property
     def cheapest(self) -> Compared | None:
-        """The cheapest row that meets the demands; None where none does, or a price is unknown."""
+        """The cheapest row that meets the demands; None if there is none or a price is unknown."""
         if any(row.dollars is None for row in self.meeting):
             return None
         return min(self.meeting, key=lambda row: row.dollars or 0.0, default=None)
@@ -58,7 +58,7 @@ def compared(options: PlanOptions, console: Console) -> Answer:
     """Prints the table and returns its rows.
 
     Raises:
-        InputError: the user's mistake.
+        InputError: the options are invalid.
         ClusterError: Ray fails.
     """
     demands = Demands(deadline_s=options.deadline, max_cost=options.max_cost)
@@ -106,7 +106,7 @@ def compared(options: PlanOptions, console: Console) -> Answer:
 
 
 def _check_costs(options: PlanOptions, clusters: Mapping[str, ClusterSpec], console: Console) -> None:
-    """Checks that each price is of a cluster, and that one has one where costs count; prints which have none."""
+    """Checks that each price is a cluster's and, for `--max-cost`, that one is known; prints clusters without one."""
     check_prices(options.price, clusters.values())
     unpriced = [written for written, cluster in clusters.items() if cluster.price_per_device_hour is None]
     if options.max_cost is None or not unpriced:
@@ -131,7 +131,7 @@ def _of_recipe(options: PlanOptions, space: Space, rows: Sequence[Compared], dem
 def _assumptions(
     options: PlanOptions, spaces: Sequence[Space], clusters: Mapping[str, ClusterSpec], console: Console
 ) -> list[dict[str, Any]]:
-    """Prints what the rows rest on, a line for each model and cluster; returns it as objects."""
+    """Prints the assumptions, one line for each model and cluster, and returns them as JSON objects."""
     answered: list[dict[str, Any]] = []
     for space in spaces:
         of_clusters = {

@@ -1,4 +1,4 @@
-"""A plan's layouts, with what was predicted of each and what was left out."""
+"""The result of a plan: layouts with predictions, and counts of omitted ones."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -14,9 +14,9 @@ PARTS = {
     "communication": ("tensor_s", "exchanges_s", "pipeline_s", "data_s"),
     "bubble": ("bubble_s",),
 }
-"""Parts of a step by the name they are reported under."""
+"""Step fields that make up each reported part of a step."""
 AS_FAST = 1e-6
-"""Relative difference of step times below which two layouts are predicted as fast as each other."""
+"""Relative difference of step times below which two layouts count as equally fast."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,37 +32,36 @@ class PredictedLayout:
     """Upper end of the 80 % interval."""
     tokens_per_s: float
     mfu: float
-    """Share of the datasheet peak, model FLOPs "products"."""
+    """Model FLOP/s divided by the datasheet peak; model FLOPs count by the "products" convention."""
     peak_tflops: float
-    """Peak of one device, in the recipe's precision."""
+    """Peak of one device in the recipe's precision."""
     needed_gib: float
-    """Memory a device must have: the largest rank's peak, context and communicators."""
+    """Memory that a device must have: the largest rank's peak, context and communicators."""
     fit_probability: float
     ok_probability: float
-    """Probability that it runs within memory, with the allocator's pools; 1 where it was measured."""
+    """Probability that the layout runs within memory, including the allocator's pools; 1 if measured."""
     shares: Mapping[str, float]
     """Share of the step by the names in `PARTS`."""
     loses_by: str
-    """The part of its step that costs it most against the best layout; "" where it is not slower."""
+    """The part of the step that loses most time against the best layout; "" if the layout is not slower."""
     measured: bool = False
-    """Whether the step time was measured on the same number of these devices rather than predicted."""
+    """Whether the step time was measured on the same number of these devices. False for a prediction."""
 
     def days(self, tokens: float) -> float:
-        """Returns the days of training on `tokens`."""
         return tokens / self.tokens_per_s / DAY_S
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Alike:
-    """The layouts of which all that is predicted is the same as of another."""
+    """A group of layouts with the same prediction as another layout."""
 
     axes: tuple[str, ...]
-    """Axes in which they differ from it."""
+    """Axes in which the group differs from that layout."""
     count: int
 
     @property
     def words(self) -> str:
-        """Words on them, such as "and 3 that differ in prefetch alone"; "" where there are none."""
+        """Text such as "and 3 that differ in prefetch alone"; "" for an empty group."""
         if not self.count:
             return ""
         alone = (
@@ -73,30 +72,28 @@ class Alike:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class LayoutPlan:
-    """Layouts, and what was left out."""
+    """The layouts of a plan, and counts of omitted ones."""
 
     recipe: Recipe
     cluster: ClusterSpec
     best: tuple[PredictedLayout, ...]
-    """Layouts that run within memory with a probability of `SURE`, the fastest first, then the others that may."""
+    """Layouts that run within memory with a probability of `SURE` or more, fastest first, then less probable ones."""
     distinct: tuple[tuple[PredictedLayout, Alike], ...]
-    """The same without those of which all that is predicted is the same as of one before, which each has beside it."""
+    """`best` with each group of equal predictions as one entry: the first layout with the others of its group."""
     faster_if_it_fits: PredictedLayout | None
-    """The fastest point of those that are less sure to fit than the first of `best`, if it is faster than that."""
+    """The fastest point that is less sure to fit than the first of `best`, if it is faster."""
     num_layouts: int
-    """Layouts with a point that fits."""
+    """Number of layouts with a point that fits."""
     num_too_large: int
-    """Layouts without any micro-batch that fits in memory."""
+    """Number of layouts without any micro-batch that fits in memory."""
     lost_by: tuple[tuple[str, int], ...]
-    """(what costs them most against the best one, number of layouts), for layouts with a point that fits, by
-    `PARTS`.
-    """
+    """(part in `PARTS` that loses most time against the best layout, number of layouts); for fitting layouts."""
     num_points: int
     skipped: tuple[tuple[str, int], ...]
-    """(reason, points)."""
+    """(reason, number of points)."""
     nearest: str
-    """The point that came nearest to fitting, as a clause, for use where nothing fits."""
+    """The point that comes nearest to fitting, as a clause for plans where nothing fits."""
     learned: str = ""
-    """Sentence on the lessons of an old study; "" where none was given."""
+    """Sentence on the corrections from an earlier study; "" without one."""
     at_ends: tuple[str, ...] = ()
-    """A sentence for each axis on which the first of `best` has the last value that the space lists."""
+    """A sentence for each axis on which the first of `best` has the last listed value of the space."""

@@ -1,8 +1,8 @@
-"""Measures which layout trains the space's model, or which values of a command's holes train it, fastest here.
+"""Measures which layout trains the space's model fastest on this cluster, or which values of a command's holes do.
 
 Exit codes: 0 found, 1 nothing fits in memory (or --safe refuses the winner), 2 bad input, 3 the cluster is at fault, 4
-not resolved (the machine was disturbed and no winner is named; --resume runs the contenders again), 130 interrupted
-and resumable.
+not resolved (the machine was disturbed and no winner is named; --resume runs the contenders again), 130 interrupted and
+resumable.
 """
 
 import shutil
@@ -31,7 +31,6 @@ PARSER = CommandParser(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code."""
     return exit_code_of(lambda: _run(argv))
 
 
@@ -45,7 +44,7 @@ def _run(argv: Sequence[str] | None) -> int:
             print(textwrap.fill(f"{space.name:{width}}  {space.summary}", columns, subsequent_indent=(width + 2) * " "))
         return 0
     with Progress("loading the search"):
-        # Takes a second, on a busy machine ten, that `--list` and `--help` need not pay.
+        # This import takes a second (ten on a busy machine), which `--list` and `--help` skip.
         from platform.search.session import open_study, session, several
 
     options = open_study.with_resumption(options.located())
@@ -53,7 +52,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def _read(argv: Sequence[str]) -> SearchOptions:
-    """Returns the options of these arguments; behind `--` stands a command."""
+    """Returns the parsed options; the words after `--` are a user's command."""
     end = argv.index("--") if "--" in argv else len(argv)
     if end == len(argv) - 1:
         raise InputError("behind -- stands the command to search, as in -- torchrun train.py, got nothing")
@@ -61,10 +60,10 @@ def _read(argv: Sequence[str]) -> SearchOptions:
 
 
 def parse(argv: Sequence[str]) -> SearchOptions:
-    """Returns the options of these arguments.
+    """Returns the parsed options.
 
     Raises:
-        InputError: an argument is unknown, or a value is not one.
+        InputError: an argument is unknown or a value is invalid.
     """
     return _read(argv).located()
 

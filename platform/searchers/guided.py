@@ -38,12 +38,10 @@ from platform.searchers.problem import TRIED, C, Observation, Problem
 from trainers.records.measurement import ENDS_LADDER, TIMED, Outcome
 
 FRONT = 2048
-"""Number of points whose exact posterior is computed: those that are best in the whole space by the posterior's linear
-part.
-"""
+"""Number of points whose exact posterior is computed: the best of the space by the posterior's linear part."""
 PASSED_OVER = 0.05
-"""Share of the largest expected saving per device second below which measurements pass a point over. On random parts of
-recorded tables 0.02 to 0.1 serve equally well, and 0.2 to 1 need 4 to 7 % more trials (`benchmarks.passed_over`).
+"""Points below this share of the largest expected saving per device second are passed over. On random parts of recorded
+tables, 0.02 to 0.1 serve equally well, and 0.2 to 1 need 4 to 7 % more trials (`benchmarks.passed_over`).
 """
 
 SPREAD = 4
@@ -52,14 +50,14 @@ with the ends of all axes, where it knows least and where good layouts are rare.
 does no better than chance by then (`benchmarks.without_predictions`).
 """
 RESOLUTION = 0.005
-"""Log lead over the incumbent that does not count when a trial is held against its cost: it could not be shown. Points
-that two studies of docs/measurements share differ by 1.2 % in the middle, a quarter of them by less than 0.6.
-`benchmarks.guided_stop` shows what a larger one costs.
+"""Log lead over the incumbent that does not count against a trial's cost, because it could not be shown. Points shared
+by two studies of docs/measurements differ by 1.2 % in the median, a quarter of them by less than 0.6.
+`benchmarks.guided_stop` shows the cost of a larger value.
 """
 
 
 class Guided(Generic[C]):
-    """The guided searcher, see the module. It draws no random numbers, so the seed has no effect."""
+    """The guided searcher (see the module). It draws no random numbers, so the seed has no effect."""
 
     def __init__(self, problem: Problem[C]) -> None:
         self._problem = problem
@@ -74,27 +72,27 @@ class Guided(Generic[C]):
         self._place = {candidate.key: place for place, candidate in enumerate(problem.candidates)}
         heard = len(problem.candidates) + len(problem.earlier)
         self._place_elsewhere = {candidate.key: place for place, candidate in enumerate(rows[heard:], start=heard)}
-        """Places of the candidates of other searches, by key."""
+        """Row of each candidate of other searches, by key."""
         self._run = PlannedRun(problem, points)
         self._alive = np.ones(len(points), dtype=bool)
         self._alive[points.owner >= heard] = False
         self._timing = StepTimes(problem, points)
         self._fitting = Fitting(points)
         self._turns: Counter[int] = Counter()
-        """Number of trials by group."""
+        """Number of trials, by group."""
         self._num_pruned = 0
         self._suggestion: C | None = None
         self._suggested_beside: tuple[tuple[str, tuple[int, ...]], ...] | None = None
-        """The running trials beside which `_suggestion` was picked; None where there is no suggestion."""
+        """The running trials beside which `_suggestion` was picked; None without a suggestion."""
         self._num_running: Counter[int] = Counter()
-        """Number of running trials by group."""
+        """Number of running trials, by group."""
         self.stopped_reason = ""
         self._recall()
         self._earlier_groups = self._timing.groups()
-        """Groups for which an earlier study has measurements."""
+        """Groups with measurements of an earlier study."""
 
     def suggest(self, running: Sequence[C] = ()) -> C | None:
-        """Returns the next trial, see the module, or None where none is worth its cost."""
+        """Returns the next trial (see the module); None if none is worth its cost."""
         beside = tuple((candidate.key, candidate.micro_batches) for candidate in running)
         if self._suggested_beside != beside:
             self._suggested_beside = beside
@@ -128,7 +126,7 @@ class Guided(Generic[C]):
             self._alive, self._num_running = alive, Counter()
 
     def update(self, candidate: C, measurements: Sequence[Observation]) -> None:
-        """Learns from the measurements; the rungs that `candidate` names are settled, whatever their outcome."""
+        """Learns from the measurements; the rungs of `candidate` are settled, whatever their outcome."""
         self._suggested_beside, self._suggestion = None, None
         owner = self._place.get(candidate.key)
         if owner is None:
@@ -172,10 +170,10 @@ class Guided(Generic[C]):
         return tuple(int(rung) for rung in self._points.micro_batch[held])
 
     def _recall(self) -> None:
-        """Adds an earlier study's measurements as separate points that are never suggested: only the regression learns
+        """Adds earlier studies' measurements as separate points that are never suggested; only the regression learns
         from them.
 
-        So a point of the space that the earlier study measured can still be suggested; its prediction is good.
+        So a point that an earlier study measured can still be suggested here, with a good prediction.
         """
         for owner, earlier in enumerate(self._problem.earlier, start=len(self._problem.candidates)):
             place = self._place.get(earlier.candidate.key)
@@ -207,7 +205,7 @@ class Guided(Generic[C]):
         pick = self._pick_among(np.flatnonzero(self._alive & ~held))
         if pick is None and self._problem.tokens is not None:
             # No point that likely fits is worth its cost any more. An out-of-memory error costs only seconds, so a
-            # point that saves enough of the planned run, weighted by its chance of fitting, is tried all the same.
+            # point that saves enough of the planned run, weighted by its chance of fitting, is tried anyway.
             stopped = self.stopped_reason
             pick = self._pick_among(np.flatnonzero(held))
             self.stopped_reason = stopped
@@ -216,7 +214,7 @@ class Guided(Generic[C]):
     def _pick_among(self, index: Index) -> C | None:
         if not len(index):
             return None
-        # Recipes take turns: the common model learns from each, and a budget that ends early has served all alike.
+        # Recipes take turns: the common model learns from each, and a budget that ends early has served all equally.
         times = self._timing.posterior()
         groups = self._points.group[index]
         for group in sorted(
@@ -228,8 +226,9 @@ class Guided(Generic[C]):
         return None
 
     def _held(self) -> npt.NDArray[np.bool_]:
-        """Returns for every point whether it has to wait: a recipe with an incumbent risks a likely out-of-memory error
-        only after all points that likely fit.
+        """Returns for every point whether it must wait.
+
+        A recipe with an incumbent tries a likely out-of-memory error only after all points that likely fit.
         """
         led = np.isin(self._points.group, list(self._timing.incumbents))
         return self._alive & led & self._fitting.too_large() if led.any() else led
@@ -243,7 +242,7 @@ class Guided(Generic[C]):
         return ", or ".join([TRIED, *reasons])
 
     def _pick_of(self, group: int, index: Index, times: Learned) -> C | None:
-        """Returns the group's next point of `index`, see the module, with further rungs to climb."""
+        """Returns the group's next point of `index` (see the module), with further rungs to climb."""
         points, costs, timing = self._timing.points, self._problem.costs, self._timing
         turn = self._turns[group] + self._num_running[group]
         if not points.predicted and turn < SPREAD and group not in self._earlier_groups:
@@ -293,8 +292,9 @@ class Guided(Generic[C]):
         return self._judged(owner, group, ladder[climbed], float(shown[chosen]), cost_gpu_s)
 
     def _judged(self, owner: int, group: int, rungs: Index, saving: float, cost_gpu_s: float) -> C | None:
-        """Returns the candidate with these `rungs`, or None where its best rung saves less than a trial of that rung
-        costs; `stopped_reason` then gives the reason. Further rungs are there only where they pay for themselves.
+        """Returns the candidate with these `rungs`; None if its best rung saves less than its trial costs.
+
+        `stopped_reason` then gives the reason. Further rungs are only included if they pay for themselves.
         """
         problem = self._problem
         candidate = problem.candidates[owner]
@@ -311,17 +311,16 @@ class Guided(Generic[C]):
 
 
 def _worth(rate: Array, pays: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Returns the points among which the plan's order decides: those that pay and that the measurements do not pass
-    over, by their expected saving per device second; where none pays the best alone.
+    """Returns the points among which the plan's order decides: those that pay and are not passed over.
+
+    `rate` is their expected saving per device second. If none pays, only the best one.
     """
     worth = pays & (rate >= PASSED_OVER * rate.max())
     return worth if worth.any() else rate >= rate.max()
 
 
 def _first(log_rank: Array, start_gpu_s: Array) -> int:
-    """Returns the first point of the plan's order; of those that are behind it by no more than a run could show, one
-    that starts soonest.
-    """
+    """Returns the plan's first point, or one less than `RESOLUTION` behind it that starts sooner."""
     near = np.flatnonzero(log_rank >= log_rank.max() - RESOLUTION)
     soonest = near[start_gpu_s[near] <= start_gpu_s[near].min()]
     return int(soonest[np.argmax(log_rank[soonest])])

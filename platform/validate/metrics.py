@@ -14,43 +14,41 @@ from trainers.spec.layout_axes import DATA_PARALLEL
 TWINS = 1.5
 AGREE = 1.1
 _STAGE_AXES = ("engine", "zero_stage", *DATA_PARALLEL)
-"""Axes in which twins may differ."""
+"""Axes in which twins (rows that differ only in the ZeRO stage) may differ."""
 _TWIN_COLUMNS = (*STATED, "checkpoint_blocks", "checkpoint_inputs", "compression", "regathers")
 _FIRST_STAGES = tuple(name for name, stage in STAGES.items() if stage <= 1)
 NEAR_BEST = 1.5
-"""Multiple of a cell's best time within which a row counts as undisturbed."""
+"""Multiple of a cell's best time up to which a row counts as undisturbed."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Scores:
-    """Scores of one cell or table; None where there is nothing to score."""
+    """Scores of one cell or table; None if there is nothing to score."""
 
     rows_scored: int
     rows_left_out: int
     step_time_ape_median: float | None = None
     step_time_ape_mean: float | None = None
     zero_shot_ape_median: float | None = None
-    """Median error of the same rows before any measurement."""
+    """Median error of the same rows without calibration."""
     memory_ape_median: float | None = None
     rank_correlation: float | None = None
     regret_median: float | None = None
     regret_mean: float | None = None
     oom_first_choices: int = 0
-    """Cells whose predicted best ran out of memory."""
+    """Number of cells whose predicted best ran out of memory."""
     oom_precision: float | None = None
     oom_recall: float | None = None
     interval_coverage: float | None = None
     interval_half_width_median: float | None = None
     near_best_ape_median: float | None = None
-    """Median error of the rows within `NEAR_BEST` times their cell's best: in a sweep with stalls the machine disturbs
-    the others.
-    """
+    """Median error of the rows within `NEAR_BEST` times their cell's best; stalls of a sweep slowed the others."""
     oom_missed: int = 0
     oom_false_alarms: int = 0
 
 
 def scores(scored: Scored, rows: Sequence[int], rows_left_out: int) -> Scores:
-    """Returns the scores over `rows`, which may span cells."""
+    """Returns the scores over `rows`, which may come from several cells."""
     index = np.array([row for row in rows if not scored.used[row]], dtype=int)
     timed = index[np.isfinite(scored.measured_s[index])]
     with_peaks = index[np.isfinite(scored.measured_gib[index])]
@@ -90,14 +88,14 @@ def scores(scored: Scored, rows: Sequence[int], rows_left_out: int) -> Scores:
 
 
 def regret(scored: Scored, rows: Sequence[int]) -> float | None:
-    """Returns the relative excess time of a cell's predicted best over its true best; None below four timed
-    configurations, and where all of them were used as measurements, so that none is predicted.
+    """Returns the relative excess time of a cell's predicted best over its true best; None with fewer than four timed
+    configurations, or if all of them were used for calibration.
 
-    Rows that a stall may have disturbed are left out (`disturbed`): of one recorded run none can tell which it was.
+    Rows that a stall may have disturbed are left out (`disturbed`), because a single run cannot show which row stalled.
 
-    The predicted best has the least expected time among rows that are predicted to fit or measured; among all, if there
-    are none. Several rows with the same least time count with the mean of their regrets. Rows that ran out of memory
-    have no time; `first_choice_is_oom` covers them.
+    The predicted best has the least expected time among rows that are measured or predicted to fit; among all rows if
+    there are none. Several rows with the same least time count with the mean of their regrets. Rows that ran out of
+    memory have no time; see `first_choice_is_oom`.
     """
     away = disturbed(scored, rows)
     timed = np.array([row for row in rows if np.isfinite(scored.measured_s[row]) and row not in away], dtype=int)
@@ -111,8 +109,8 @@ def regret(scored: Scored, rows: Sequence[int]) -> float | None:
 
 
 def disturbed(scored: Scored, rows: Sequence[int]) -> frozenset[int]:
-    """Returns the rows of a cell that have a twin, which differs in the ZeRO stage alone, with a time more than `TWINS`
-    times as long or as short: no stage explains that, so that one of both stalled.
+    """Returns the rows of a cell whose time differs from a twin's by more than a factor of `TWINS`. Twins differ only
+    in the ZeRO stage, which cannot explain the difference: one of them stalled.
     """
     times = scored.measured_s
     return frozenset(
@@ -121,14 +119,14 @@ def disturbed(scored: Scored, rows: Sequence[int]) -> frozenset[int]:
 
 
 def agreeing(scored: Scored) -> list[int]:
-    """Returns the rows whose twins' times are within `AGREE` of each other: hardly any of these stalled."""
+    """Returns the rows whose twins' times agree within a factor of `AGREE`; few of these can have stalled."""
     times = scored.measured_s
     groups = (some for rows in cells_of(scored.runs).values() for some in _twins(scored, rows))
     return [row for some in groups if max(times[some]) < AGREE * min(times[some]) for row in some]
 
 
 def _twins(scored: Scored, rows: Sequence[int]) -> Iterator[list[int]]:
-    """Yields the timed rows of a cell that differ in the ZeRO stage alone, two and more at a time."""
+    """Yields groups of at least two timed rows of a cell that differ only in the ZeRO stage (0 or 1)."""
     twins: dict[tuple[object, ...], list[int]] = {}
     for row in rows:
         run = scored.runs[row]
@@ -140,9 +138,7 @@ def _twins(scored: Scored, rows: Sequence[int]) -> Iterator[list[int]]:
 
 
 def first_choice_is_oom(scored: Scored, rows: Sequence[int]) -> bool:
-    """Returns whether the predicted best of all configurations of a cell, including those that ran out of memory, ran
-    out of memory.
-    """
+    """Returns whether the predicted best of a cell, among configurations with or without a time, ran out of memory."""
     index = np.array([row for row in rows if scored.out_of_memory[row] or np.isfinite(scored.measured_s[row])], int)
     fitting = index[scored.predicted_fits[index] | (scored.used[index] & ~scored.out_of_memory[index])]
     among = fitting if len(fitting) else index
@@ -167,8 +163,8 @@ def near_best(scored: Scored, rows: Sequence[int] | None = None) -> Mask:
 
 
 def spearman(a: Array, b: Array) -> float | None:
-    """Returns the rank correlation, ties at their mean rank; None below three rows or without any spread."""
-    from scipy.stats import spearmanr  # imported here, so that a command's --help does not wait
+    """Returns the rank correlation with mean ranks for ties; None below three rows or if one array is constant."""
+    from scipy.stats import spearmanr  # a slow import: --help does not wait for it
 
     if len(a) < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
         return None
@@ -177,7 +173,7 @@ def spearman(a: Array, b: Array) -> float | None:
 
 
 def _best_known_s(scored: Scored) -> Array:
-    """Returns the measured seconds of the rows used for calibration, and expected seconds of the others."""
+    """Returns measured seconds for rows used for calibration, and expected seconds for the others."""
     return np.where(scored.used & np.isfinite(scored.measured_s), scored.measured_s, scored.expected_s)
 
 

@@ -1,8 +1,8 @@
-"""Measured tables: one row per run, with the project's table header; rows are read into columns, or left out with the
-reason.
+"""Reads rows of measured tables, one per run with the project's table header, into columns, or returns a reason to
+skip.
 
-Besides the project's own tables the reader accepts published ones: for facts that a row does not state it assumes those
-of the row's stack at the time (`stacks`), and it leaves out a row that contradicts itself.
+Besides the project's own tables the reader accepts published ones. For facts that a row does not state it uses those of
+the row's stack at the time (`stacks`); rows that contradict themselves are skipped.
 """
 
 import dataclasses
@@ -36,15 +36,15 @@ UNSTATED_CHECKPOINTING = "activation_ckpt not stated, averaged over what may fit
 OPEN = "{} not stated, averaged over what it may be"
 CONFIGURED_CHECKPOINTING = "activation_ckpt is a simulator's, taken for none where the run fits without"
 CELL = ("model", "gpu", "gpus", "seq_len", "global_batch", "recipe")
-"""Columns that are equal in all runs of a cell; runs of one cell compete. Published tables state no recipe."""
+"""Columns with the same value in all runs of a cell; runs of one cell compete. Published tables have no recipe."""
 
 FIGURES = ("iter_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu", "hfu", "peak_mem_gb", *WORDS)
-"""Columns that do not say what ran: figures, and words, whose facts are columns."""
+"""Columns that do not affect the configuration: figures, and prose, whose facts have their own columns."""
 LEAST_CHANCE = 0.01
-"""Chance below which a way to recompute is left out."""
+"""Probability below which a way to recompute is ignored."""
 
 PeakKind = Literal["allocated", "reserved", "device"]
-"""Kinds of a peak: of the allocator's tensors, of its reserved memory, or of the whole device."""
+"""Kind of a peak: the allocator's tensors, the allocator's reserved memory, or the whole device."""
 
 AXES = {
     "words": ("engine", "checkpointing", "offload", "grad_sync", "mlp"),
@@ -56,37 +56,37 @@ AXES = {
         "zero_group",
     ),
 }  # fmt: skip
-"""Parts of a run that are axes: words and numbers of its layout, values of its stack, and texts of its row."""
+"""Sources of a run's axes: words and numbers of the layout, values of the stack, texts of the row."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class PublishedRun:
-    """The interpretation of one row."""
+    """A row, interpreted."""
 
     row: Row
     cell: tuple[str, ...]
-    """The row's values of `CELL`, "" where not stated."""
+    """The row's values of `CELL`; "" if not stated."""
     model: ModelSpec
     cluster: ClusterSpec
     precision: str
     layout: Mapping[str, str | float]
-    """The run's layout by axis. Its engine is the data parallelism of the run's stack."""
+    """The run's layout by axis. `engine` is the data parallelism of the run's stack."""
     values: Mapping[str, float]
     """One row of `Columns`."""
     step_time_s: float | None
     peak_memory_gib: float | None
-    """Published figures are nvidia-smi's, whose GB are 2**30 bytes."""
+    """GiB. Published figures come from nvidia-smi, whose GB are 2**30 bytes."""
     peak_kind: PeakKind
     out_of_memory: bool
     assumed: tuple[str, ...] = ()
-    """Assumptions about facts that the row does not state, in words that rows share."""
+    """Texts on assumed facts that the row does not state; rows with the same assumption have the same text."""
     num_merged: int = 1
     readings: tuple[Reading, ...] = ()
-    """Other values of facts that the row does not state."""
+    """Alternative values of facts that the row does not state."""
 
     @property
     def allocated_gib(self) -> float | None:
-        """Memory of the allocator's tensors at the peak; None where the printed peak does not determine it."""
+        """GiB of the allocator's tensors at the peak; None if the reported peak does not determine it."""
         if self.peak_memory_gib is None or self.peak_kind == "device":
             return None
         return self.peak_memory_gib / (1 + FRAGMENTATION * (self.peak_kind == "reserved"))
@@ -105,7 +105,7 @@ def _columns(row: Row, model: ModelSpec, cluster: ClusterSpec, layout: Mapping[s
         state_bytes=state_bytes,
         moments=moments_of(row, model, stages),
         gathered_bytes=1.0 if row.get("engine") and row["precision"] == "fp8_tensorwise" else None,
-        # Blackwell's matrix units apply the scales of blocks themselves.
+        # Blackwell's matrix units apply block scales themselves.
         is_rowwise=row.get("float8_scaling") == "rowwise"
         or (row.get("float8_scaling") == "blockwise" and cluster.device.architecture != "Blackwell"),
         compression=row.get("compression", "") or "none",
@@ -119,7 +119,7 @@ def _columns(row: Row, model: ModelSpec, cluster: ClusterSpec, layout: Mapping[s
         grad_accum=np.array([grad_accum]),
         stack={
             **stack_features(row, work, cluster, split),
-            # Other software's rows do not state how it splits stages.
+            # Other software's rows do not state how stages are split.
             **({} if row.get("engine") else dict.fromkeys(STAGE_COLUMNS, 0.0)),
         },
     )
@@ -141,9 +141,7 @@ def _of_adapter(row: Row, model: ModelSpec) -> dict[str, Any]:
 
 
 def _step_time_s(row: Row, values: Mapping[str, float], model: ModelSpec) -> float | None:
-    """Returns the seconds of a step: as printed, or from tokens/s, or from TFLOP/s where the FLOP
-    convention is stated.
-    """
+    """Returns the seconds of a step: as reported, from tokens/s, or from TFLOP/s if the FLOP convention is stated."""
     printed, rate, tflops = (number(row, name) for name in ("iter_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu"))
     if printed:
         return printed
@@ -163,10 +161,10 @@ def _step_time_s(row: Row, values: Mapping[str, float], model: ModelSpec) -> flo
 
 
 def interpret(row: Row, *, measured: bool = True) -> PublishedRun:
-    """Returns the run of a row; with `measured` False the row may lack figures to score.
+    """Returns the run of a row. With `measured` False the row may lack measured figures.
 
     Raises:
-        ValueError: names what is missing, unknown or contradictory.
+        ValueError: a value is missing, unknown or contradictory; the message names it.
     """
     guessed = "software" in row.get("from_words", "").split(";")
     assumed = (GUESSED.format(software_of(row)),) if guessed else ()
@@ -179,7 +177,7 @@ def interpret(row: Row, *, measured: bool = True) -> PublishedRun:
         if not predict(from_rows([run.values])).fits.all():
             run = _interpret(row, measured=measured)
         return dataclasses.replace(run, row=row, assumed=(*assumed, CONFIGURED_CHECKPOINTING))
-    # A completed run did fit, and more recomputation than it needs to fit would have cost time.
+    # The run completed, so it did fit; recomputing more than necessary would have cost time.
     ways = [_interpret({**row, "activation_ckpt": way}, measured=measured) for way in ("none", "selective", "full")]
     needed = predict(from_rows([way.values for way in ways])).memory.needed_gib
     chances = recomputation_chances(ways[0].values["capacity_gib"], needed.tolist())
@@ -194,7 +192,7 @@ def interpret(row: Row, *, measured: bool = True) -> PublishedRun:
 
 
 def _with_readings(run: PublishedRun, assumed: tuple[str, ...]) -> PublishedRun:
-    """Returns the run with the readings of its row's open facts of two values, and what is assumed of them."""
+    """Returns the run with the readings of its row's open facts of two values, and the texts of these assumptions."""
     readings, named = list(run.readings), list(assumed)
     if not run.row.get("engine"):
         stages, width, tokens = (
@@ -213,8 +211,8 @@ def _with_readings(run: PublishedRun, assumed: tuple[str, ...]) -> PublishedRun:
 
 
 def _not_run(row: Row) -> Iterator[str]:
-    """Yields a remark where the row's software is not known to train with the row's strategy and degrees: it is read as
-    its stack's engine for that strategy.
+    """Yields a remark if the row's software is not known to support the row's strategy and degrees. The row is then
+    read with its stack's engine for the strategy.
     """
     software, strategy = software_of(row), row["strategy"]
     if row.get("engine") or "software" in row.get("from_words", "").split(";"):
@@ -229,14 +227,14 @@ def _not_run(row: Row) -> Iterator[str]:
 
 
 def _is_configured(row: Row) -> bool:
-    """Returns whether a row's recomputation is that of a configuration which its runs within one node did not use."""
+    """Returns whether a row's recomputation comes from a configuration that the software ignores within one node."""
     derived = any(part.startswith("activation_ckpt") for part in row.get("derived", "").split(";"))
     return derived and within_node(row) and bool(fact(software_of(row), "recomputes_to_fit_in_node", False))
 
 
 def resolved(runs: Sequence[PublishedRun]) -> list[PublishedRun]:
-    """Returns the runs with the stated recomputation for every run of a model of which one would not fit without it: a
-    study runs a model by one configuration.
+    """Returns the runs with the stated recomputation for all runs of a model if one of its runs would not fit without
+    it, because a study runs each model with one configuration.
     """
     recomputed = {run.model for run in runs if _is_unsettled(run) and run.values["full_checkpointing"] > 0}
     return [
@@ -248,8 +246,8 @@ def resolved(runs: Sequence[PublishedRun]) -> list[PublishedRun]:
 
 
 def label_of(cell: tuple[str, ...], *, alone: bool) -> str:
-    """Returns text such as "GPT 181B, 384 x A100-SXM4-80GB, length 2048, batch 2048" for the values of `CELL`, with the
-    recipe unless the cell stands `alone`, differing from every other in more than that.
+    """Returns text such as "GPT 181B, 384 x A100-SXM4-80GB, length 2048, batch 2048" for the values of `CELL`. The
+    recipe is appended unless `alone`: the cell differs from every other cell in more than the recipe.
     """
     model, gpu, gpus, seq_len, global_batch, recipe = cell
     label = f"{model}, {gpus} x {gpu}, length {seq_len}, batch {global_batch}"
@@ -274,7 +272,7 @@ def _interpret(row: Row, *, measured: bool) -> PublishedRun:
     values = {name: value.item() for name, value in columns.arrays().items()}
     cap = number(row, "cap_gib")
     if cap is not None:
-        # The cap limits the allocator only: context and communicators are outside it.
+        # The cap limits only the allocator; the context and communicators are outside it.
         values["capacity_gib"] = min(values["capacity_gib"], cap + outside_gib(values))
     stated = {**row, "global_batch": f"{values['global_batch']:g}"}
     run = PublishedRun(
@@ -294,10 +292,10 @@ def _interpret(row: Row, *, measured: bool) -> PublishedRun:
 
 
 def _with_figures(run: PublishedRun, row: Row, *, measured: bool) -> PublishedRun:
-    """Returns the run with what `row` measured.
+    """Returns the run with the measured figures of `row`.
 
     Raises:
-        ValueError: `measured`, and it has no figure.
+        ValueError: `measured` is set, and the row has no figure.
     """
     untimed = run.out_of_memory or row.get("outcome", "ok") not in ("", *TIMED)
     step_time_s = None if untimed else _step_time_s(row, run.values, run.model)
@@ -310,16 +308,16 @@ def _with_figures(run: PublishedRun, row: Row, *, measured: bool) -> PublishedRu
 
 
 class RowReader:
-    """Interprets the rows of tables; rows that differ in their figures alone are read once."""
+    """Interprets the rows of tables; caches rows that differ only in their figures."""
 
     def __init__(self) -> None:
         self._read: dict[tuple[tuple[str, str], ...], PublishedRun | str] = {}
 
     def run_of(self, row: Row, *, measured: bool = True) -> PublishedRun:
-        """Returns the run of a row, as `interpret` does.
+        """Returns the run of a row; see `interpret`.
 
         Raises:
-            ValueError: names what is missing, unknown or contradictory.
+            ValueError: a value is missing, unknown or contradictory; the message names it.
         """
         key = tuple((name, cell) for name, cell in row.items() if cell and name not in FIGURES)
         if key not in self._read:

@@ -1,4 +1,4 @@
-"""Parts of a measured table's row: its model, its cluster, its layout under its software, and its batch."""
+"""Parts of a measured table's row: model, cluster, layout under its software, and batch."""
 
 import dataclasses
 import itertools
@@ -22,11 +22,13 @@ from trainers.spec.model import ModelSpec
 
 
 def model_of(row: Row) -> ModelSpec:
-    """Returns the model of a row. The table has no columns for gate and tied table: of their four cases, this is the
-    one nearest to `params_b`; with experts all have a gate, and no table is tied.
+    """Returns the model of a row.
+
+    The table has no columns for a gated MLP and tied embeddings: the one of the four cases nearest to `params_b` is
+    taken. Models with experts have a gated MLP and untied embeddings.
 
     Raises:
-        ValueError: its parameters are not those stated, or its experts are not all that its blocks have.
+        ValueError: the number of parameters differs from the stated one, or only some blocks have experts.
     """
     if whole_number(row, "experts"):
         return _with_experts(row)
@@ -50,7 +52,7 @@ def model_of(row: Row) -> ModelSpec:
         )
     if not stated:
         return cases[0]
-    # A plain GPT with a tied table unless another case is clearly nearer.
+    # A plain GPT with tied embeddings unless another case is clearly nearer.
     errors = [abs(case.num_parameters / 1e9 / stated - 1) for case in cases]
     best = min(range(4), key=lambda index: errors[index])
     chosen = cases[best] if errors[0] > errors[best] + 0.02 else cases[0]
@@ -59,8 +61,8 @@ def model_of(row: Row) -> ModelSpec:
 
 
 def _with_experts(row: Row) -> ModelSpec:
-    """Returns a model whose blocks all have experts: of a known family by its name, else as Mixtral, or as Qwen2 where
-    one is shared. The width of an expert that is not stated follows from `params_b`.
+    """Returns a model with experts in all blocks: of a known family by its name, else Mixtral, or Qwen2 with a shared
+    expert. If the width of an expert is not stated, it is derived from `params_b`.
     """
     layers, of_experts, stated = (
         positive_number(row, "layers"),
@@ -91,7 +93,7 @@ def _with_experts(row: Row) -> ModelSpec:
     if width is None:
         if not stated:
             raise ValueError("neither moe_ffn nor params_b stated, from which the width of an expert follows")
-        each = dataclasses.replace(spec, ffn_size=16).num_parameters - spec.num_parameters  # of eight columns more
+        each = dataclasses.replace(spec, ffn_size=16).num_parameters - spec.num_parameters  # of 8 more columns
         spec = dataclasses.replace(spec, ffn_size=8 + 8 * max(0, round((1e9 * stated - spec.num_parameters) / each)))
     if stated:
         _check_parameters(spec, stated)
@@ -104,9 +106,7 @@ def _check_parameters(model: ModelSpec, stated_b: float) -> None:
 
 
 def _noted(row: Row, axis: str) -> str:
-    """Returns the value of an axis that notes state, else its default; other software is taken to group products of
-    experts.
-    """
+    """Returns the value of an axis stated in notes, else its default; other software is assumed to group experts."""
     groups = axis == "experts" and row.get("experts") and not row.get("engine")
     default = "grouped" if groups else str(defaults_of(Layout)[axis])
     return choice(row, noted_column(axis), choices_of(Layout)[axis], default)
@@ -134,8 +134,8 @@ def cluster_of_row(row: Row) -> ClusterSpec:
 
 
 def _spread_of_networks(device: Device) -> float:
-    """Returns the log deviation of the networks of the catalogue's nodes that have devices of this family: how far a
-    network that is not stated may be from the usual node's.
+    """Returns the log deviation of network rates over the catalogue's nodes with this family of devices: the
+    uncertainty of an unstated network.
     """
     nodes, family = catalogue()["nodes"].values(), device.name.split("-")[0]
     alike = [math.log(node["inter_gb_per_s"]) for node in nodes if node["device"].split("-")[0] == family]
@@ -143,7 +143,7 @@ def _spread_of_networks(device: Device) -> float:
 
 
 def _degrees(row: Row) -> tuple[dict[str, float], float]:
-    """Returns the degrees that split the model, by name, and that of data parallelism.
+    """Returns the degrees that split the model, by name, and the data-parallel degree.
 
     Raises:
         ValueError: their product differs from the number of GPUs.
@@ -162,10 +162,10 @@ def _degrees(row: Row) -> tuple[dict[str, float], float]:
 
 
 def batch_of(row: Row, dp: float) -> tuple[float, float]:
-    """Returns (micro_batch, grad_accum), whose product with the data-parallel degree is the global batch.
+    """Returns (micro_batch, grad_accum). Their product with the data-parallel degree is the global batch.
 
     Raises:
-        ValueError: their product differs from the global batch, or the row states neither number.
+        ValueError: the product differs from the global batch, or the row states neither number.
     """
     micro_batch = positive_number(row, "micro_batch")
     grad_accum, global_batch = number(row, "grad_accum"), number(row, "global_batch")
@@ -181,8 +181,11 @@ def batch_of(row: Row, dp: float) -> tuple[float, float]:
 
 
 def _virtual_stages(row: Row, model: ModelSpec, stages: float) -> float:
-    """Returns the stated number or, for an interleaved schedule without one, the smallest above 1 that divides a
-    stage's blocks.
+    """Returns the number of virtual stages per stage: as stated; one per block for software that usually interleaves;
+    for a stated interleaved schedule, the smallest number above 1 that divides a stage's blocks; otherwise 1.
+
+    Raises:
+        ValueError: there are more stages than blocks.
     """
     if stages > model.num_layers + 2:  # embedding and head may count as a block each
         raise ValueError(f"pp {stages:g} cuts {model.num_layers} blocks into more stages than there are")
@@ -204,7 +207,7 @@ def layout_of_row(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str,
     """Returns the axes of a row's layout: words as stated, data parallelism as in its stack.
 
     Raises:
-        ValueError: degrees or words that no run can have.
+        ValueError: no run can have these degrees or words.
     """
     degrees, dp = _degrees(row)
     stages, tokens = (num_ranks(degrees, CUTTING[cut]) for cut in ("depth", "tokens"))
@@ -214,7 +217,8 @@ def layout_of_row(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str,
         raise ValueError(
             f"activation_ckpt {checkpointing!r} is not known" if checkpointing else "activation_ckpt not stated"
         )
-    # Of FSDP under a pipeline as its software has it, unless the row states that parameters are gathered anew.
+    # The stage of FSDP under a pipeline depends on the software, unless the row states that parameters are gathered
+    # again.
     stage = stage_of(strategy, software_of(row), 1 if row.get("regathers") == "yes" else stages)
     shard = dp if stage else 1.0
     virtual = _virtual_stages(row, model, stages)
@@ -233,7 +237,7 @@ def layout_of_row(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str,
         **degrees,
         "schedule": "interleaved" if virtual > 1 else "1f1b",
         "virtual": virtual,
-        # FSDP reduces gradients at every micro-step, under a pipeline after its last backward pass
+        # FSDP reduces gradients at every micro-step; under a pipeline, after the last backward pass
         # (torch/distributed/pipelining/stage.py, `backward_maybe_with_nosync`).
         "grad_sync": row.get("grad_sync") or ("every" if every else "last"),
         "checkpointing": checkpointing,

@@ -14,11 +14,10 @@ from platform.study.lagging_nodes import SHARE
 
 
 def without_slow(handle: ClusterHandle, studies: Path, cpu_workers: int) -> ClusterHandle:
-    """Returns `handle` without the nodes that lag, by a probe of all devices and links, which is stored as
-    `platform.probe` does.
+    """Returns `handle` without the lagging nodes, by a probe, which is stored as `platform.probe` does.
 
     Raises:
-        ClusterError: the probe failed, or too few nodes would be left.
+        ClusterError: the probe failed, or no node would be left.
     """
     probe = measure(handle, time.monotonic())
     probe_store.write(studies, probe)

@@ -1,9 +1,9 @@
-"""Costs of blocks with experts: a dense block's, as wide as a token's experts together, but for the products of its
-feed-forward part, whose weights are those of all experts, and the rows that are sorted for them and back.
+"""Costs of blocks with experts: a dense block as wide as one token's experts together, with different feed-forward
+products (on the weights of all experts) and with passes that sort the rows for the experts and back.
 
-Every expert is taken to have as many tokens, as under forced balance, unless `Columns.blocks["fullest"]` says how many
-times the mean the fullest rank has of the rows that ranks send each other. Ranks that share out experts multiply as
-many rows as without, for fewer experts; what they exchange is in `degrees/ep.py`.
+All experts are assumed to receive equally many tokens, as with forced balance, unless `Columns.blocks["fullest"]`
+states how many times the mean the fullest rank receives of the exchanged rows. With expert parallelism each rank
+multiplies as many rows as without, for fewer experts; the exchange is in `degrees/ep.py`.
 """
 
 import dataclasses
@@ -24,8 +24,9 @@ ROW_ACCESSES = constants.words("experts", "ROW_ACCESSES")
 ROUTER_BYTES = constants.number("experts", "ROUTER_BYTES")
 ROUTING_BYTES = constants.words("experts", "ROUTING_BYTES")
 PLACE_BYTES = {"own": 24.0, "received": 44.0}
-"""Bytes that are saved for each token and expert of it, 8 for a number: places in sorting and the choice; where ranks
-exchange rows, the sender's and the receiver's, with notes (`trainers/kernels/experts.py`, `dispatch.py`)."""
+"""Bytes saved per token and chosen expert, 8 per number: positions in the sort order and the choice; if ranks exchange
+rows, also the sender's and receiver's positions, with notes (`trainers/kernels/experts.py`, `dispatch.py`).
+"""
 
 
 class _ExpertsCosts(DenseCosts):
@@ -37,13 +38,13 @@ class _ExpertsCosts(DenseCosts):
         shapes = (((heads + 2 * c.kv_width) / c.tp, h), (h, heads / c.tp))
         rows = tokens * chosen * _unevenness(c)
         groups = np.maximum(np.minimum(c.blocks["num_experts"] / c.parts("experts"), rows), 1.0)
-        ffn = c.blocks["ffn"] / c.tp  # other software cuts experts too
+        ffn = c.blocks["ffn"] / c.tp  # other software splits experts too
         router = _as_router(c), tokens, c.blocks["num_experts"], h
         forward = [*(matmul_s(c, tokens, *shape) for shape in shapes), matmul_s(*router)]
         backward = [*(backward_matmul_s(c, tokens, *shape) for shape in shapes), backward_matmul_s(*router)]
         has_shared = c.blocks["shared_ffn"] > 0
         if np.any(has_shared):
-            shared = np.where(has_shared, c.blocks["shared_ffn"], 1.0) / c.tp  # a product of no width has no time
+            shared = np.where(has_shared, c.blocks["shared_ffn"], 1.0) / c.tp  # avoids a product of width 0
             for shape in ((2 * shared, h), (h, shared)):
                 forward.append(np.where(has_shared, matmul_s(c, tokens, *shape), 0.0))
                 backward.append(np.where(has_shared, backward_matmul_s(c, tokens, *shape), 0.0))
@@ -75,15 +76,16 @@ class _ExpertsCosts(DenseCosts):
         )
 
     def further_launches(self, c: Columns) -> Array:
-        """Returns the kernels of routing and sorting, or of the loop over experts."""
+        """Returns the kernels for routing and sorting, or for the loop over experts."""
         loop = LAUNCHES["expert"] * np.minimum(c.blocks["num_experts"], _rows(c))
         sorting = np.where(_is_fused(c), LAUNCHES["compiled"], LAUNCHES["grouped"])
         sorting = sorting + np.where(c.parts("experts") > 1, LAUNCHES["received"], 0.0)
         return np.where(c.grouped_experts > 0, sorting, loop)
 
     def saved_bytes(self, c: Columns, held: Array) -> tuple[Array, Array]:
-        """Returns the bytes (saved for the backward pass, transient in it): the rows that experts read and those that
-        they write are saved too, the router's fp32 scores and probabilities, and places in sorting.
+        """Returns the bytes (saved for the backward pass, transient in it). In addition to a dense block it saves the
+        rows that experts read and write, the router's fp32 scores and probabilities, and the positions in the sort
+        order.
         """
         saved, transient = super().saved_bytes(_as_wide(c), held)
         tokens, is_shared = c.micro_batch * c.seq_len / c.cp, c.parts("experts") > 1
@@ -92,10 +94,11 @@ class _ExpertsCosts(DenseCosts):
         router = tokens * c.blocks["num_experts"] * ROUTER_BYTES
         places = _rows(c) * np.where(is_shared, PLACE_BYTES["received"], PLACE_BYTES["own"])
         norms = np.where(is_plain, tokens * _norm_bytes(c), 0.0)
-        # Selective checkpointing saves outputs of products alone: norms and sorted rows are made again.
+        # Selective checkpointing saves only the outputs of products: norms and sorted rows are recomputed.
         of_all = saved + router + places + np.where(is_selective, rows, 2 * rows + norms)
-        # The gradient of a weighted row is held beside those of the row and, before it is summed up, of its weight; the
-        # gradient of a token's residual waits meanwhile. Compiled code is taken to hold rows as they arrive and return.
+        # The gradient of a weighted row exists at the same time as the row's gradient and, before it is summed, the
+        # weight's; the gradient of a token's residual is also held. Compiled code is assumed to hold rows as received
+        # and as returned.
         weighting = np.where(is_shared, 3.0, 2.0) * rows + tokens * a_token
         plain = np.maximum(weighting, transient + rows) + np.where(is_selective, rows + norms, 0.0)
         sent = tokens * _travelling(c) * a_token
@@ -103,8 +106,8 @@ class _ExpertsCosts(DenseCosts):
 
 
 def _norm_bytes(c: Columns) -> Array:
-    """Returns the bytes of a token that plain RMS norms save beside what they read and give: values before the weight,
-    and a wider copy of 16 bits; of normed queries and keys their input too.
+    """Returns the bytes per token that plain RMS norms save in addition to their inputs and outputs: the values before
+    the weight, and a wider copy of 16-bit values; for normed queries and keys also their input.
     """
     of_heads = np.where(c.compute_bytes < 4, 6.0, 8.0) * c.blocks["normed_heads"]
     return 4.0 * 2 * c.hidden + of_heads * (c.attention_width + c.kv_width)
@@ -129,8 +132,8 @@ def _cast_bytes(c: Columns) -> Array:
 
 
 def _with_count(c: Columns, forward: Array, backward: Array) -> tuple[Array, Array]:
-    """Returns the seconds (forward, backward), the latter with a further forward pass where one counts the tokens of
-    experts: no recomputation repeats it.
+    """Returns the seconds (forward, backward). If a separate forward pass counts the tokens of experts, it is added to
+    the backward time, because recomputation does not repeat it.
     """
     return forward, backward + c.blocks["counted_ahead"] * forward
 
@@ -141,30 +144,30 @@ def _rows(c: Columns) -> Array:
 
 
 def _travelling(c: Columns) -> Array:
-    """Returns the rows of a token that ranks exchange; 0 where every rank has all experts."""
+    """Returns the rows per token that ranks exchange; 0 if every rank has all experts."""
     return np.where(c.parts("experts") > 1, rows_of_token(c), 0.0)
 
 
 def _unevenness(c: Columns) -> Array:
-    """Returns the rows of the fullest rank over the mean: 1 where every rank has all experts."""
+    """Returns the rows of the fullest rank divided by the mean; 1 if every rank has all experts."""
     return np.where(c.parts("experts") > 1, c.blocks["fullest"], 1.0)
 
 
 def _is_fused(c: Columns) -> Mask:
-    """Returns the rows whose sorting and summing are compiled along with their block: not those that ranks share out,
-    of which the activation alone is.
+    """Returns the rows whose sorting and summing are compiled together with the block. With expert parallelism only the
+    activation is compiled.
     """
     return (c.fused > 0) & (c.parts("experts") == 1)
 
 
 def _as_wide(c: Columns) -> Columns:
-    """Returns the columns of dense blocks as wide as the experts of a token together."""
+    """Returns the columns of dense blocks as wide as the experts of one token together."""
     chosen = c.blocks["experts_per_token"] * _unevenness(c)
     return dataclasses.replace(c, blocks={**c.blocks, "ffn": c.blocks["ffn"] * chosen + c.blocks["shared_ffn"]})
 
 
 def _of_experts_s(c: Columns, rows: Array, width: Array, depth: Array, groups: Array) -> Array:
-    """Returns the seconds of one product of all experts: grouped, or one after the other."""
+    """Returns the seconds of one product of all experts: grouped, or one expert after the other."""
     if not np.any(c.grouped_experts == 0):
         return matmul_s(c, rows, width, depth, groups)
     alone = groups * matmul_s(c, rows / groups, width, depth)

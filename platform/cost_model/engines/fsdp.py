@@ -1,4 +1,4 @@
-"""FSDP2: each block is a unit, which is gathered for its passes and whose gradients are reduced to shards."""
+"""FSDP2: each block is a unit; its parameters are gathered for its passes and its gradients reduced to shards."""
 
 from collections.abc import Iterator, Sequence
 
@@ -31,8 +31,8 @@ class Fsdp(EngineCosts):
 
     def weight_traffic(self, c: Columns, repeated: Array) -> Array:
         """Returns the bytes moved per parameter and micro-batch. Shards are cast and gathered parameters copied into
-        place, at stage 3 for each pass, and gradients are cast for the reduction (arXiv 2304.11277, section 4.2); then
-        only this rank's part is added up.
+        place (at stage 3 for each pass), and gradients are cast for the reduction (arXiv 2304.11277, section 4.2); only
+        this rank's part is then added up.
         """
         sharded_sum = np.where(c.grad_accum > 1, 3 * c.gradient_bytes / c.shard, 0.0)
         reduced = c.compute_bytes + c.gradient_bytes + sharded_sum
@@ -41,7 +41,7 @@ class Fsdp(EngineCosts):
         return sums + np.where(c.shard > 1, moved, 0.0)
 
     def gathers_casts(self, c: Columns) -> Mask:
-        """Returns the rows that gather one byte a parameter."""
+        """Returns the rows that gather one byte per parameter."""
         return c.gathered_bytes < c.compute_bytes
 
     def frozen_traffic(self, c: Columns) -> Array:
@@ -49,18 +49,17 @@ class Fsdp(EngineCosts):
         return np.where(c.shard > 1, 2 * c.gathered_bytes * sum(_gathers(c)), 0.0)
 
     def converted_values(self, c: Columns) -> Array:
-        """Returns the values moved one by one where gradients in the products' type are summed in the states' type: 3 a
-        parameter where unsharded gradients are added (torch 2.13, `FSDPParam.accumulate_unsharded_grad_if_needed`), 2
-        where each micro-batch's are cast into the reduction's input (ATen, `TensorShape.cu`, `copy_chunk_with_pad`).
+        """Returns the values moved one by one if gradients in the products' type are summed in the states' type: 3 per
+        parameter for the sum of unsharded gradients (torch 2.13, `FSDPParam.accumulate_unsharded_grad_if_needed`), 2
+        for the cast of each micro-batch's gradients into the reduction's input (ATen, `TensorShape.cu`,
+        `copy_chunk_with_pad`).
         """
         reduced = (c.sync_every > 0) & (c.shard > 1)
         sums = np.where(reduced, 2.0, np.where(c.grad_accum > 1, 3.0, 0.0))
         return np.where(c.gradient_bytes != c.compute_bytes, sums, 0.0)
 
     def per_parameter(self, c: Columns) -> PerParameter:
-        """Returns the bytes of sharded weights and states; gradients are unsharded where they are summed before the
-        reduction.
-        """
+        """Returns the bytes of sharded weights and states; gradients summed before the reduction are unsharded."""
         on_device = 1.0 - c.states_on_host
         shards = c.state_bytes / c.shard * on_device
         accumulates = c.grad_accum > 1
@@ -75,21 +74,21 @@ class Fsdp(EngineCosts):
 
     def copies(self, c: Columns, ranks: Sequence[tuple[Array, Array]]) -> Iterator[Copies]:
         """Yields the copies of each rank. The root unit (embeddings) stays gathered through the forward pass, and one
-        block is prefetched; a unit in its backward pass holds its parameters, their gradients and the fp32 input of the
-        reduction. A single rank copies its parameters all the same (torch 2.13, `FSDPParamGroup.wait_for_unshard`).
+        block is prefetched; a unit in its backward pass holds its parameters, their gradients and the reduction's fp32
+        input. A single rank also copies its parameters (torch 2.13, `FSDPParamGroup.wait_for_unshard`).
         """
         cb, sb = c.compute_bytes, c.state_bytes
         block = c.gathered_block
         blocks = c.layers * block / c.parts("depth")
-        # Between the passes each rank of a smaller group holds its part of every block.
+        # Between the passes each rank of the smaller group holds its part of every block.
         few = _between_passes(c)
         keeps = np.where(c.zero_stage == 2, blocks, np.where(few < c.shard, blocks / few, 0.0))
         gathered = np.where(c.zero_stage == 2, blocks, gathering.of_units(c, block) + keeps) * c.gathered_bytes
-        # A single rank whose gradients have the states' type reduces them in place.
+        # A single rank with gradients in the states' type reduces them in place.
         reduces = (c.shard > 1) | (cb != sb)
         gradients = np.where(reduces, block * (cb + sb), 0.0)
         later = np.where(reduces, np.where(c.shard > 1, 2 * cb, cb) + sb, cb)
-        if c.has_adapters:  # of frozen units there are parameters alone; adapters are not cast
+        if c.has_adapters:  # frozen units have only parameters; adapters are not cast
             gradients = np.where(c.adapter_rank > 0, 2 * sb * c.adapter_block, gradients)
             later = np.where(c.adapter_rank > 0, cb, later)
         saved = _saved_again(c)
@@ -107,28 +106,25 @@ class Fsdp(EngineCosts):
             )
 
     def table_gradient(self, c: Columns) -> Array:
-        """Returns 0: the root unit's gradient is among the copies."""
+        """Returns 0: the root unit's gradient is part of `copies`."""
         return NOTHING
 
     def unpooled(self, c: Columns, owned: Array) -> Array:
-        """Returns the bytes of sharded gradients where sums are unsharded before the reduction: these sums are freed
-        into another stream's pool.
+        """Returns the bytes of sharded gradients if sums are unsharded before the reduction, because these sums are
+        freed into another stream's pool.
         """
         whole_sums = (c.sync_every == 0) & (c.grad_accum > 1) & (c.states_on_host == 0)
         return np.where(whole_sums, c.trained(owned) * c.state_bytes / c.shard, 0.0)
 
     def optimizer_ranks(self, c: Columns) -> Array:
-        """Returns the number of ranks that share the parameters."""
         return c.shard
 
     def tied_ranks(self, c: Columns) -> Array:
-        """Returns the number of ranks that share the parameters: gradients are added up after their reduction."""
+        """Returns the number of ranks that share the parameters: gradients are added after their reduction."""
         return c.shard
 
     def data_s(self, c: Columns, load: Load) -> Array:
-        """Returns the exposed seconds per step: a block is gathered for its forward pass and, at stage 3, again for its
-        backward pass.
-        """
+        """Returns the exposed seconds per step: a block is gathered for its forward and, at stage 3, backward pass."""
         gathers, gathers_again = _gathers(c)
         return units_s(
             c,
@@ -143,7 +139,7 @@ class Fsdp(EngineCosts):
         )
 
     def gradients_to_host_s(self, c: Columns, owned: Array) -> Array:
-        """Returns the seconds of copying gradients to the host and adding each to the sum there."""
+        """Returns the seconds of copying gradients to the host and adding them to the sums there."""
         share = owned / c.shard * c.gradient_bytes
         sums = (c.sync_every > 0) & (c.parameters_on_host > 0)
         return np.where(sums, (c.grad_accum - 1) * (share / c.host_bandwidth + share / HOST_SUMS), 0.0)
@@ -156,7 +152,7 @@ class Fsdp(EngineCosts):
         gather, reduce = CAST_HOST_S + collective, REDUCE_HOST_S + collective
         gathers, gathers_again = _gathers(c)
         reductions = np.where(c.sync_every > 0, 1.0, 1.0 / c.grad_accum)
-        units = np.where(c.parts("experts") > 1, 2.0, 1.0)  # experts that ranks share out are one of their own
+        units = np.where(c.parts("experts") > 1, 2.0, 1.0)  # experts on different ranks are a separate unit
         return HookCosts(
             forward=units * (UNIT_HOST_S + gathers * gather),
             backward=units * (2 * UNIT_HOST_S + gathers_again * gather + reductions * reduce),
@@ -168,12 +164,10 @@ class Fsdp(EngineCosts):
         return np.asarray(12 * SHARD_STEP_S)
 
     def certain(self, recipe: Recipe, layout: Layout, batch: BatchPoint) -> Certain:
-        """Returns the certain memory: shards, which context-parallel ranks may share too, and unsharded gradients where
-        these are summed.
-        """
+        """Returns the certain memory: shards (context-parallel ranks may share them) and unsharded gradient sums."""
         sizes, shard = Sizes.of(recipe), layout.shards
         on_device = 0.0 if layout.offload != "none" else 1.0
-        part = 1 / layout.parts("experts")  # at least: not all of a model is experts
+        part = 1 / layout.parts("experts")  # a lower limit: not all of a model is experts
         held = sizes.state * part if layout.grad_sync == "last" else on_device * sizes.state / shard
         return Certain(
             resident=on_device * (sizes.state + sizes.moments) / shard,
@@ -194,17 +188,15 @@ def _gathers(c: Columns) -> tuple[Array, Array]:
 
 
 def _gathered_share(c: Columns) -> Array:
-    """Returns the share of a rank's parameters that it has once all shards are gathered: less than all where experts
-    are shared out.
-    """
+    """Returns the share of a rank's parameters held with gathered shards: below 1 with expert parallelism."""
     outside = c.embedding_parameters / c.parts("width")
     return (c.layers * c.gathered_block + outside) / (c.layers * c.rank_block + outside)
 
 
 def _cast_bytes(c: Columns) -> Array:
-    """Returns the bytes per parameter that the cast of a shard before its gather moves. A cast to bf16 reads and writes
-    the shard once. A cast to FP8 takes several uncompiled passes: from bf16 states one to fp32, then the product with
-    the scale, the clamp to FP8's range, and the cast (torchao 0.18, `_ToFloat8ConstrFunc`, `to_fp8_saturated`).
+    """Returns the bytes per parameter moved to cast a shard before its gather. A cast to bf16 reads and writes the
+    shard once. A cast to FP8 takes several uncompiled passes: from bf16 states to fp32, the product with the scale, the
+    clamp to FP8's range, and the cast (torchao 0.18, `_ToFloat8ConstrFunc`, `to_fp8_saturated`).
     """
     to_fp32 = np.where(c.state_bytes < 4, c.state_bytes + 4, 0.0)
     to_fp8 = to_fp32 + 2 * (4 + 4) + 4 + c.gathered_bytes
@@ -213,8 +205,8 @@ def _cast_bytes(c: Columns) -> Array:
 
 
 def _saved_again(c: Columns) -> Array:
-    """Returns the bytes of the column-major FP8 weights that compiled blocks save besides the gathered ones, for the
-    products of the backward pass: gate, up and down of a gated feed-forward, else the last (torch 2.13's partitioner on
+    """Returns the bytes of column-major FP8 weights that compiled blocks save in addition to the gathered ones, for the
+    backward products: gate, up and down of a gated feed-forward, else the last product (torch 2.13's partitioner on
     Llama's and GPT-NeoX's blocks). Checkpointed blocks recompute them.
     """
     plain = (c.fused > 0) & (c.full_checkpointing == 0) & (c.selective_checkpointing == 0)
@@ -224,9 +216,7 @@ def _saved_again(c: Columns) -> Array:
 
 
 def _between_passes(c: Columns) -> Array:
-    """Returns the number of ranks that hold a block between its two passes: all that shard it, or the
-    `reshard` group.
-    """
+    """Returns the number of ranks that hold a block between its passes: all sharding ranks, or the `reshard` group."""
     reshard = c.axes["reshard"]
     return np.where(reshard > 0, np.minimum(reshard * c.parts("tokens"), c.shard), c.shard)
 

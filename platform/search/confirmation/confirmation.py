@@ -1,4 +1,4 @@
-"""The course after a search: finalists run again, ties are broken, the winner runs at length, its gate is checked."""
+"""The confirmation after a search: finalists run again, ties are broken, the winner runs at length and is gated."""
 
 import dataclasses
 import math
@@ -22,19 +22,17 @@ from trainers.records.measurement import Measurement, Outcome
 from trainers.records.search_state import SearchState
 
 GATE_MARGIN = 1.1
-"""Time that must be left for a gate, as a multiple of its estimate: without the reference's curves a gate is worth
-nothing, and it cannot be cut short.
+"""Time required before a gate, as a multiple of its estimate. A gate cannot be cut short, and the winner's curves are
+useless without the reference's.
 """
 RESERVE_MARGIN = 1.2
-"""Time that other trials reserve for a gate, as a multiple of its estimate: the trial before it may take longer than
-earlier ones.
-"""
+"""Time that other trials reserve for a gate, as a multiple of its estimate; the trial before may be slow."""
 MOST_OF_RUNS = 1 / 3
 """Share of a budget up to which a search also reserves time for the finalists' runs."""
 
 
 class ConfirmationPlan:
-    """The candidates that a session may confirm, and the rules: nothing without rules."""
+    """The candidates that a session may confirm, and the rules; without rules, none."""
 
     def __init__(
         self,
@@ -44,8 +42,8 @@ class ConfirmationPlan:
         *,
         since: int | None = None,
     ) -> None:
-        """Takes the `expected` winners by recipe id, which are predicted before any was measured. This session's trials
-        have numbers above `since`; None for a session that has none yet.
+        """`expected` holds the winners by recipe id that were predicted before any measurement. Trials with numbers
+        above `since` belong to this session; None if it has none yet.
         """
         self.candidates, self.rules = candidates if rules else (), rules or ConfirmationRules()
         self.expected, self.since = expected or {}, since
@@ -54,12 +52,12 @@ class ConfirmationPlan:
         self.compared = compared(set(self.recipes))
 
     def at(self, history: History) -> "Confirmation":
-        """Returns what is left to confirm."""
+        """Returns the confirmation that is left to do."""
         return Confirmation(self, history)
 
 
 class Confirmation:
-    """All that is left to confirm of a study, by its history at one moment."""
+    """The confirmation that is left to do for a study, by its history at one moment."""
 
     def __init__(self, plan: ConfirmationPlan, history: History) -> None:
         self.plan, self.rules, self.history = plan, plan.rules, history
@@ -71,7 +69,7 @@ class Confirmation:
         self._recipes = self._of_each(self._attempted)
 
     def _of_each(self, attempted: Sequence[TrialStart]) -> list[RecipeConfirmation]:
-        """Returns what is left of each recipe where the trials that were `attempted` are not asked for again."""
+        """Returns each recipe's remaining confirmation without repeating the `attempted` trials."""
         plan = self.plan
         return [
             RecipeConfirmation(
@@ -90,7 +88,6 @@ class Confirmation:
 
     @property
     def num_timed(self) -> Counter[str]:
-        """The number of layouts that were timed, by recipe id."""
         return self.history.tally.num_timed
 
     def next(
@@ -110,14 +107,15 @@ class Confirmation:
         """
         for recipe in self._recipes:
             held = None if recipe.is_running else recipe.held
-            # At a winner's length: of a point that fills the memory only long windows tell whether it can run so.
+            # Run at the winner's length: only long windows show whether a point that fills the memory can run like
+            # this.
             if held and self._holds(recipe, costs.run_s(held.point), left_s, costs, for_new_winner=for_new_winner):
                 return held.trial(SearchState.CONFIRMING)
             runs = recipe.next_repeats()
             if runs and self._holds(recipe, _repeats_s(runs, costs), left_s, costs, for_new_winner=for_new_winner):
                 return runs[0].trial(SearchState.CONFIRMING)
             trial = None
-            # While ties are open, nobody knows whose run at length and gate are worth their time.
+            # While ties are open, no point's run at length and gate are known to be worth their time.
             if recipe.unresolved and (recipe.breaks_ties or not recipe.is_running):
                 trial = recipe.tie_break(left_s, costs, {trial.trial_id for trial in self._new_trials})
             elif recipe.is_running:
@@ -133,9 +131,11 @@ class Confirmation:
         return None
 
     def profile(self, left_s: float = math.inf, costs: ConfirmationCosts = UNLIMITED) -> ConfirmationTrial | None:
-        """Returns the profiling trial of the first winner without a profile, where profiles are asked for and `left_s`
-        holds it. It waits for the winner's gate, without which the layout may be no winner, though the gate was tried
-        and left nothing; finalists' runs do not delay it.
+        """Returns the profiling trial of the first winner without a profile, if profiles are requested and `left_s`
+        holds it.
+
+        It waits for the winner's gate, even one that was tried and left nothing, because a layout that fails its gate
+        is no winner. Finalists' runs do not delay it.
         """
         others = [trial for trial in self._attempted if not (trial.is_gate and trial.repeat)]
         for recipe, ungated in zip(self._recipes, self._of_each(others), strict=True):
@@ -167,12 +167,14 @@ class Confirmation:
     def reserve_s(
         self, costs: ConfirmationCosts, free_s: float, whole_s: float, *, for_new_winner: bool = True
     ) -> float:
-        """Returns the seconds to reserve for the confirmation trials that would follow now, where the search can leave
-        `free_s` of its budget of `whole_s`; once some have run, and `for_new_winner`, for all those of another winner.
+        """Returns the seconds to reserve for the confirmation trials that would follow now.
 
-        It covers the winners' trials, with their profile if requested; the runs at length alone if there is no time for
-        the gates; and nothing if there is none for these either, since a part of them is worth nothing. With the
-        finalists' runs it is at most a third of the budget. Nothing is reserved while nothing is known of a recipe.
+        The search can leave `free_s` of its budget `whole_s`. With `for_new_winner`, and once confirmation has begun,
+        all trials of another winner are counted.
+
+        The reserve covers the winners' trials with requested profiles; only the runs at length if there is no time for
+        gates; nothing if there is no time for these either, because a part of them is useless. With the finalists' runs
+        it is at most a third of the budget. Nothing is reserved while nothing is known of a recipe.
         """
         if self._waits(self.plan.expected):
             return 0.0
@@ -182,15 +184,17 @@ class Confirmation:
         elif run_s <= free_s:
             closing_s = run_s
         else:
-            return 0.0  # nor does a finalist's run begin
+            return 0.0  # finalists' runs do not begin either
         finalists = [run.point for recipe in self._recipes for run in recipe.repeats_left]
         num_runs = self.rules.repeats * (self.rules.finalists or 1)
         finalists += [best for best in self._only_expected for _ in range(num_runs)]
         return max(closing_s, min(closing_s + sum(map(costs.repeat_s, finalists)), MOST_OF_RUNS * whole_s))
 
     def closing_s(self, costs: ConfirmationCosts, *, for_new_winner: bool = True) -> tuple[float, float, float]:
-        """Returns the estimated seconds of the winners' remaining runs at length, of what gates add to them, and of
-        profiles; see `reserve_s`.
+        """Returns the estimated seconds of the winners' remaining runs at length, of their gates, and of their
+        profiles.
+
+        `for_new_winner` is as in `reserve_s`.
         """
         new_winners = self._recipes if for_new_winner and self.history.finals_begun else ()
         run_s, gate_s = self._need_s(costs, new_winners)
@@ -202,18 +206,18 @@ class Confirmation:
 
     @property
     def _only_expected(self) -> list[Measurement]:
-        """The expected winners of recipes that have none yet."""
+        """The expected winners of recipes without a measured one."""
         return [recipe.expected for recipe in self._recipes if recipe.expected and not recipe.best]
 
     @property
     def waits(self) -> bool:
-        """Whether the search goes on before any confirmation: until each recipe was tried, since a first result of each
-        is worth more than one that is confirmed, and until each point was where every point is asked for.
+        """Whether the search continues before any confirmation: until each recipe was tried, because a first result of
+        each is worth more than a confirmed one, and until every point was tried if all are requested.
         """
         return self._waits()
 
     def _waits(self, predicted: Collection[str] = ()) -> bool:
-        """Returns what `waits` is, as if the recipes with the ids `predicted` had been tried."""
+        """Returns `waits` as if the recipes with the ids `predicted` had been tried."""
         every_point, history = self.rules.finalists is None, self.history
         tried = {m.recipe.id for m in history.measurements if m.outcome is not Outcome.SKIPPED}.union(predicted)
         return any(
@@ -222,8 +226,10 @@ class Confirmation:
         )
 
     def left_out(self, costs: ConfirmationCosts = UNLIMITED, cold_s: float = 0.0) -> str:
-        """Returns which confirmation trials are missing, those that left nothing too, "" for none. With `costs`, also
-        about how many seconds a session needs for them, whose first trial starts `cold_s` slower.
+        """Returns text on the missing confirmation trials, including those that left nothing; "" if there are none.
+
+        With `costs`, it adds about how many seconds a session needs for them. The session's first trial starts `cold_s`
+        slower.
         """
         words = [part for recipe in self._of_each(()) for part in self._left_out_of(recipe, costs, cold_s)]
         return ", ".join(words)
@@ -247,9 +253,7 @@ class Confirmation:
         return [*parts, f"{_words_of(closing, recipe, has_run=run_s > 0)}{of_recipe}{more}"]
 
     def disqualified(self) -> list[Measurement]:
-        """Returns a failed run for every point of a layout whose curves differ from the reference's, so that it cannot
-        win.
-        """
+        """Returns a failed run for each point of the layouts that failed their gate, so that these cannot win."""
         return [
             Measurement(
                 recipe=recipe.recipe,
@@ -278,8 +282,9 @@ class Confirmation:
         *,
         for_new_winner: bool,
     ) -> bool:
-        """Returns whether there is time for `runs_s` seconds of this recipe's points and what follows them, including
-        gates where they fit without the runs; `for_new_winner`, all that another winner needs.
+        """Returns whether `left_s` holds `runs_s` seconds of this recipe's points and the trials after them.
+
+        Gates are included if they would fit without the runs. `for_new_winner` counts all trials of another winner.
         """
         if math.isinf(left_s):
             return True
@@ -293,8 +298,9 @@ class Confirmation:
     def _closing_trial(
         self, recipe: RecipeConfirmation, left_s: float, costs: ConfirmationCosts
     ) -> ConfirmationTrial | None:
-        """Returns the winner's next trial for which there is time: a gate only together with its reference's, and after
-        the time of other winners' runs at length.
+        """Returns the winner's next trial that the time holds.
+
+        A gate needs time for its reference too, and for the other winners' runs at length.
         """
         trial = recipe.closing_trial()
         if trial is None or math.isinf(left_s):
@@ -304,10 +310,10 @@ class Confirmation:
         run_s, gate_s = recipe.need_s(costs)
         if trial.gate:
             gates_left_s = left_s - (self._need_s(costs)[0] - run_s)
-            # Once the winner's curves are there, their time is spent: the reference runs where its estimate fits.
+            # The winner's curves are paid for once they exist, so the reference then runs if its plain estimate fits.
             margin = GATE_MARGIN if trial.is_winner_run else 1.0
             if gates_left_s < margin * gate_s + (run_s if trial.rungs else 0.0):
-                only_gate = trial.rungs and not run_s  # nothing else asks for the run, which the gate's seconds hold
+                only_gate = trial.rungs and not run_s  # only the gate asks for this run
                 trial = recipe.closing_trial(gated=False)
                 if only_gate and gates_left_s >= GATE_MARGIN * (gate_s - costs.measuring_s(best)):
                     trial = recipe.closing_trial(run=False)
@@ -319,14 +325,14 @@ class Confirmation:
     def _reference_beside(
         self, recipe: RecipeConfirmation, left_s: float, costs: ConfirmationCosts
     ) -> ConfirmationTrial | None:
-        """Returns the gate of the reference, which may run beside a point's run, if the time holds the winner's too."""
+        """Returns the reference's gate, which may run beside a point's run, if the time also holds the winner's."""
         run_s, gate_s = self._need_s(costs)
         return recipe.reference_trial() if math.isinf(left_s) or run_s + GATE_MARGIN * gate_s <= left_s else None
 
     def _need_s(
         self, costs: ConfirmationCosts, new_winners: Collection[RecipeConfirmation] = ()
     ) -> tuple[float, float]:
-        """Returns the sum of `need_s` over recipes; for another winner in those with `new_winners`."""
+        """Returns the sum of `need_s` over recipes, for another winner in recipes of `new_winners`."""
         needs = [recipe.need_s(costs, for_new_winner=recipe in new_winners) for recipe in self._recipes]
         return sum(run_s for run_s, _ in needs), sum(gate_s for _, gate_s in needs)
 
@@ -336,7 +342,7 @@ def _repeats_s(runs: Sequence[ConfirmationRun], costs: ConfirmationCosts) -> flo
 
 
 def _words_of(closing: ConfirmationTrial, recipe: RecipeConfirmation, *, has_run: bool) -> str:
-    """Returns words for a winner's next trial, after which it still runs at length where it `has_run`."""
+    """Returns text on a winner's next trial; `has_run` is whether the winner still has to run at length."""
     if not closing.rungs:
         alone = "the winner's numerics gate" if closing.is_winner_run else "the reference of the numerics gate"
         return f"{alone} and the winner's last run" if has_run else alone

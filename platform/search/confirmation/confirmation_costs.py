@@ -1,4 +1,4 @@
-"""The estimated time of final trials, from what the study has measured."""
+"""Estimates the time of confirmation trials from the study's measurements."""
 
 import dataclasses
 
@@ -16,47 +16,44 @@ PROFILED_STEPS = 8
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ConfirmationCosts:
-    """Estimated seconds of final trials."""
+    """Estimated seconds of confirmation trials."""
 
     start_s: float
-    """Seconds of a trial beyond its steps: processes, imports, building the model, the end; 0 before the first
-    trial.
-    """
+    """Seconds of a trial beyond its steps (processes, imports, building the model, the end); 0 before any."""
     trial_s: float
-    """Seconds of a short trial of one rung, from its start to the next one's; 0 before the first."""
+    """Seconds from the start of a short trial of one rung to the next trial's start; 0 before the first."""
     cold_s: float = 0.0
-    """Seconds beyond `start_s` that the next trial takes to start, where it is its session's first."""
+    """Seconds beyond `start_s` that the next trial takes to start if it is its session's first."""
     timing: Timing
 
     def repeat_s(self, measurement: Measurement) -> float:
-        """Returns the seconds of a finalist's run: the steps of the search's own `measurement` of it, in a separate
-        trial.
-        """
+        """Returns the seconds of a finalist's run: the steps of the search's `measurement`, in a separate trial."""
         return self.start_s + _compiled_anew_s(measurement) + sum(measurement.step_times_s)
 
     def ready_s(self, measurement: Measurement) -> float:
-        """Returns the seconds from a trial's start to its first timed step, compilation included, where it runs as
-        `measurement` did.
-        """
+        """Returns the seconds from a trial's start to its first timed step if it runs like `measurement`."""
         warm_up_s = sum(measurement.step_times_s[: measurement.warmup_steps])
         return self.start_s + _compiled_anew_s(measurement) + warm_up_s
 
     def measuring_s(self, best: Measurement) -> float:
-        """Returns the seconds of the windows of a winner's last run: at least three timed steps, and before them one to
-        warm up where they have more micro-steps than the search's.
+        """Returns the seconds of the windows of a winner's run at length.
+
+        It has at least three timed steps, preceded by a warm-up step if they have more micro-steps than the search's.
         """
-        # Where a few micro-steps take longer than is allowed, as few are timed as the search did.
+        # Where a few micro-steps exceed the allowed time, as few are timed as in the search.
         step_s = max(min(best.step_time_s or 0.0, self.timing.longest_step_s), *best.windows_s, 0.0)
         warm_up_s = 0.0 if self.timing.whole_steps else step_s
         return warm_up_s + max(self.timing.winner_s, self.timing.min_windows * step_s)
 
     def run_s(self, best: Measurement) -> float:
-        """Returns the seconds of a winner's last run, without its numerics gate."""
+        """Returns the seconds of a winner's run at length without its numerics gate."""
         return self.ready_s(best) + self.measuring_s(best)
 
     def profile_s(self, measurement: Measurement) -> float:
-        """Returns the seconds of a trial that profiles `measurement`: those of a short one, unless rungs have fixed
-        steps; then those of the few steps that are profiled, which have few micro-steps where these can be timed.
+        """Returns the seconds of a trial that profiles `measurement`.
+
+        They are those of a short trial. If rungs have fixed steps, they are those of the profiled steps, with few
+        micro-steps if these can be timed.
         """
         if not self.timing.fixes_steps:
             return self.trial_s
@@ -69,32 +66,29 @@ class ConfirmationCosts:
         )
 
     def gate_s(self, gate: GateSize, best: Measurement, measurement: Measurement | None) -> float:
-        """Returns the seconds of a layout's numerics gate, at the speed of its `measurement`; a reference without
-        one is assumed to be slower than the winner `best`.
+        """Returns the seconds of a layout's numerics gate at the speed of its `measurement`.
+
+        A reference without a measurement is assumed to be slower than the winner `best` by `UNKNOWN_SLOWDOWN`.
         """
         speed = measurement.tokens_per_s if measurement is not None else None
         speed = speed or (best.tokens_per_s or 0.0) / UNKNOWN_SLOWDOWN
         return gate.steps * gate.sequences * best.recipe.seq_len / speed if speed else 0.0
 
     def winner_gate_s(self, gate: GateSize, best: Measurement) -> float:
-        """Returns the seconds that the numerics gate adds to the winner's last run: its steps, and compiling, since
-        their micro-batch may be another one than the run's.
-        """
+        """Returns the seconds that the gate adds to the winner's run: its steps, and another compilation."""
         return self.gate_s(gate, best, measurement=best) + AGAIN * _compile_s(best)
 
 
 def _compile_s(measurement: Measurement) -> float:
-    """Returns the seconds of compiling in fresh processes, which is longer than in a rung that was not its trial's
-    first.
-    """
+    """Returns the seconds of compilation in fresh processes, which take longer than in a trial's later rungs."""
     is_first = measurement.startup_s is not None
     return (1.0 if is_first else 1 / AGAIN) * (measurement.compile_s or 0.0)
 
 
 def _compiled_anew_s(measurement: Measurement) -> float:
-    """Returns the seconds that compiling takes longer in fresh processes than it took in the measurement's."""
+    """Returns the additional seconds of compilation in fresh processes, compared with the measurement's."""
     return _compile_s(measurement) - (measurement.compile_s or 0.0)
 
 
 UNLIMITED = ConfirmationCosts(start_s=0.0, trial_s=0.0, timing=Timing())
-"""Costs where no budget limits the final trials."""
+"""Costs for a session without a budget."""

@@ -1,4 +1,4 @@
-"""A point that ran without head-room, run again with its allocator held to the share of memory that leaves some."""
+"""Runs a point that had no head-room again, with its allocator limited to a share of memory that leaves some."""
 
 from collections.abc import Sequence
 
@@ -9,8 +9,10 @@ from trainers.records.measurement import Measurement, Outcome
 
 
 def may_be_held(search: Measurement) -> bool:
-    """Returns whether the point reserved more memory than it may without needing it: no retry, and tensors that leave
-    head-room. What the allocator keeps beside them may be given back at no cost, and only a run tells.
+    """Returns whether the point reserved too much memory without needing it: no retry, and tensors that leave
+    head-room.
+
+    The allocator may be able to give the excess back at no cost; only a run shows it.
     """
     allocated, reserved = search.peak_allocated_gib, search.peak_reserved_gib
     if search.outcome is not Outcome.THRASH or search.alloc_retries or allocated is None or reserved is None:
@@ -19,7 +21,7 @@ def may_be_held(search: Measurement) -> bool:
 
 
 def held_gib(search: Measurement | None, limit_gib: float) -> float | None:
-    """Returns the GiB to which a run of the point holds its allocator on devices of `limit_gib`; None for no hold."""
+    """Returns the GiB to which a run of the point limits its allocator on devices of `limit_gib`; None for no limit."""
     if search is None or not may_be_held(search):
         return None
     outside_gib = max(0.0, (search.peak_device_gib or 0.0) - (search.peak_reserved_gib or 0.0))
@@ -29,8 +31,10 @@ def held_gib(search: Measurement | None, limit_gib: float) -> float | None:
 def held_run(
     of_recipe: Sequence[PointRuns], best: Measurement | None, *, attempted: AttemptedRuns
 ) -> ConfirmationRun | None:
-    """Returns the run of the fastest of one recipe's points that has not run again, may be held, and was faster than
-    the winner `best`; None where there is none.
+    """Returns the held run of the fastest point that was not confirmed, may be held and was faster than the winner
+    `best`.
+
+    None without such a point.
     """
     faster = [
         (point.derived_tokens_per_s, point.search)

@@ -1,4 +1,4 @@
-"""All that is left to confirm of one recipe: runs of its fastest points, the winner's run at length, and its gate."""
+"""The remaining confirmation of one recipe: runs of its fastest points, the winner's run at length, and its gate."""
 
 import functools
 import math
@@ -23,18 +23,17 @@ from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
 
 MOST_REFERENCES = 3
-"""Layouts tried as the numerics gate's reference before a winner goes without one."""
+"""Layouts tried as the numerics gate's reference before a winner stays without one."""
 MOST_ROUNDS = 6
-"""Rounds of the contenders' runs in a session without a budget. Another session has as many."""
+"""Rounds of the contenders' runs in a session without a budget. A further session has as many."""
 SURE_ROUNDS = 3
-"""Rounds that only a budget cuts short: it takes three or four before intervals over pairs are narrow enough to tell
-layouts 10 % apart. Without a budget a further round begins only where all rounds together take no longer than the
-search's own trials did.
+"""Rounds that only a budget cuts short: intervals over pairs take three or four to separate layouts 10 % apart. Without
+a budget, a further round begins only if all rounds together take no longer than the search's own trials.
 """
 
 
 class RecipeConfirmation:
-    """All that is left to confirm of one recipe, by a study's history at one moment. Each answer is computed once."""
+    """The remaining confirmation of one recipe by a study's history at one moment. Each answer is computed once."""
 
     def __init__(
         self,
@@ -49,9 +48,8 @@ class RecipeConfirmation:
         expected: Measurement | None,
         is_compared: bool,
     ) -> None:
-        """Takes the recipe's measurements and its confirmation trials that are not to be `attempted` again, of which
-        some are `running`. `expected` is the predicted winner. A recipe that `is_compared` has a gate that shows what
-        FP8 costs in loss.
+        """`attempted` are the confirmation trials that must not be repeated, `running` those among them in flight,
+        `expected` the predicted winner. If `is_compared`, the gate also shows the change of loss by FP8.
         """
         self.recipe, self.measured, self.expected = recipe, measured, expected
         self._history, self._candidates, self._rules = history, candidates, rules
@@ -62,17 +60,17 @@ class RecipeConfirmation:
 
     @functools.cached_property
     def best(self) -> Measurement | None:
-        """The fastest point; None before any ran."""
+        """The run that represents the fastest point; None before any ran."""
         return winner(self.measured, self._paces)
 
     @functools.cached_property
     def contenders(self) -> list[PointRuns]:
-        """The points that may each be the fastest because the machine was disturbed."""
+        """The points that may be fastest because the machine was disturbed."""
         return contenders_of(rank(self._points))
 
     @functools.cached_property
     def unresolved(self) -> list[PointRuns]:
-        """The contenders whose order is open; empty where the winner is known."""
+        """The contenders whose order is open; empty if the winner is known."""
         return unresolved_of(self.contenders)
 
     @functools.cached_property
@@ -83,7 +81,7 @@ class RecipeConfirmation:
 
     @property
     def is_running(self) -> bool:
-        """Whether a run of a point is under way, which may make another one the winner."""
+        """Whether a point's run is in flight, which may change the winner."""
         return any(trial.micro_batches for trial in self._running)
 
     @property
@@ -94,17 +92,17 @@ class RecipeConfirmation:
 
     @functools.cached_property
     def free_repeats(self) -> list[ConfirmationRun]:
-        """The runs of `repeats_left` whose round has none under way: within a round they follow each other."""
+        """The runs of `repeats_left` whose round has no run in flight, because runs of a round follow each other."""
         return [run for run in self.repeats_left if run.repeat not in self._running_rounds]
 
     @functools.cached_property
     def held(self) -> ConfirmationRun | None:
-        """The run of a faster point that ran without head-room, with its allocator held."""
+        """The held run of a faster point that had no head-room; None without one."""
         return held_run(self._points, self.best, attempted=self._attempted_runs)
 
     @functools.cached_property
     def unprofiled(self) -> Measurement | None:
-        """The winner whose profile is asked for and missing."""
+        """The winner if its profile is requested and missing."""
         best = self.best if self._rules.profile and not self.unresolved else None
         return best if best and self._history.profile_of(best) is None else None
 
@@ -117,9 +115,7 @@ class RecipeConfirmation:
         return self._history.paces
 
     def next_repeats(self) -> list[ConfirmationRun]:
-        """Returns the next of the finalists' runs, and where it is the first of its round the one after it too: one run
-        alone compares nothing. Empty where none is left.
-        """
+        """Returns the next finalist's run, or a new round's first two, because one alone compares nothing."""
         if not self.free_repeats:
             return []
         number = self.free_repeats[0].repeat
@@ -173,20 +169,17 @@ class RecipeConfirmation:
 
     @property
     def searched_s(self) -> float:
-        """Seconds of the search's trials."""
         return self._history.trials_s(self.recipe, range(1))
 
     @property
     def tie_breaks_s(self) -> float:
-        """Seconds of the contenders' runs of all sessions."""
         return self._history.trials_s(self.recipe, range(self._rules.repeats + 2, sys.maxsize))
 
     def closing_trial(self, *, gated: bool = True, run: bool = True) -> ConfirmationTrial | None:
-        """Returns the winner's next trial: its run at length with its gate, then the gate's reference; without gates
-        where not `gated`, without the run where not `run`.
+        """Returns the winner's next trial: its run at length with its gate, then the reference's gate.
 
-        Without repeats no other point has run again. So where this run puts the winner behind another point's figure of
-        the search, that point runs at length too.
+        Gates are left out unless `gated`, the run unless `run`. Without repeats no other point was confirmed. If this
+        run puts the winner behind another point's search figure, that point also runs at length.
         """
         best, gate, recipe = self.best, self._rules.gate if gated else None, self.recipe
         if best is None:
@@ -205,7 +198,7 @@ class RecipeConfirmation:
         return ConfirmationTrial(state=SearchState.GATING, recipe=recipe, layout=best.layout, repeat=repeat, gate=gate)
 
     def reference_trial(self) -> ConfirmationTrial | None:
-        """Returns the gate of the reference of the best point so far; None where none is to run."""
+        """Returns the gate of the best point's reference; None if none has to run."""
         best, gate = self.best, self._rules.gate
         layout = self._next_reference(best) if best and gate and self._can_have_gate(best) else None
         if layout is None:
@@ -213,8 +206,9 @@ class RecipeConfirmation:
         return ConfirmationTrial(state=SearchState.GATING, recipe=self.recipe, layout=layout, gate=gate)
 
     def need_s(self, costs: ConfirmationCosts, *, for_new_winner: bool = False) -> tuple[float, float]:
-        """Returns the estimated seconds of the winner's remaining trials: of its run at length, and of what its gate
-        and the reference's add. `for_new_winner`, and where the winner is only expected, all of them are counted.
+        """Returns the estimated seconds of the winner's remaining run at length, and of its gate with the reference's.
+
+        All of them count for another winner (`for_new_winner`), and if the winner is only expected.
         """
         best = self.best or self.expected
         if best is None:
@@ -232,12 +226,12 @@ class RecipeConfirmation:
         if closing and not closing.is_winner_run:
             return run_s, reference_s
         winner_gate_s = costs.winner_gate_s(gate, best)
-        if not runs:  # its trial is counted nowhere else
+        if not runs:  # no other trial's time includes it
             winner_gate_s += costs.ready_s(best) if closing and not closing.rungs else costs.run_s(best)
         return run_s, winner_gate_s + reference_s
 
     def reference_s(self, best: Measurement, costs: ConfirmationCosts) -> float:
-        """Returns the estimated seconds of the reference's gate, 0 where none is to run."""
+        """Returns the estimated seconds of the reference's gate; 0 if none has to run."""
         layout = self._next_reference(best)
         if self._rules.gate is None or layout is None:
             return 0.0
@@ -246,11 +240,11 @@ class RecipeConfirmation:
         return costs.ready_s(reference_run or best) + costs.gate_s(self._rules.gate, best, measurement=reference_run)
 
     def _needs_timing(self, best: Measurement) -> bool:
-        """Returns whether a winner is timed once more, leaving gates aside."""
+        """Returns whether a winner must be timed once more, apart from gates."""
         return self._rules.repeats > 0 or best.step_time_derived
 
     def _needs_gate(self, best: Measurement) -> bool:
-        """Returns whether the winner's curves are missing, and there is something to hold them to."""
+        """Returns whether the winner's curves are missing and can be compared with something."""
         return not gates.has_curves(best, self._history.gates) and self._can_have_gate(best)
 
     def _can_have_gate(self, best: Measurement) -> bool:
@@ -262,8 +256,9 @@ class RecipeConfirmation:
         return any(trial.repeat and trial.layout == best.layout for trial in self._attempted if trial.is_gate)
 
     def _references(self, best: Measurement) -> list[Layout]:
-        """Returns the layouts that may be the winner's reference, the plainest first. The winner is none, nor one that
-        failed a gate.
+        """Returns the layouts that may be the winner's reference, the plainest first.
+
+        The winner itself and layouts that failed a gate are left out.
         """
         failed = {measurement.layout for measurement in self.measured if measurement.phase == "gate"}
         return [layout for layout in self._plainest if layout != best.layout and layout not in failed]
@@ -273,9 +268,7 @@ class RecipeConfirmation:
         return gates.references(self.recipe, self._candidates, self.measured)
 
     def _next_reference(self, best: Measurement) -> Layout | None:
-        """Returns the layout whose gate must still run as the winner's reference; None where there is none, and
-        while one runs.
-        """
+        """Returns the layout whose gate must run as the winner's reference; None without one, and while one runs."""
         gate = self._rules.gate
         finished_gates = {
             (curves.steps, curves.sequences)

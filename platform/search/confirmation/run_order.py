@@ -1,4 +1,4 @@
-"""The order of runs after the search: the finalists' in turn, and the winner's last. Pure."""
+"""The order of runs after the search: the finalists' in turn, the winner's last. Pure functions."""
 
 import dataclasses
 from collections.abc import Collection, Sequence
@@ -14,13 +14,12 @@ from trainers.records.search_state import SearchState
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ConfirmationRun:
-    """A further run of a batch point, in separate processes."""
+    """A further run of a batch point in separate processes."""
 
     point: Measurement
     repeat: int
 
     def trial(self, state: SearchState, gate: GateSize | None = None) -> ConfirmationTrial:
-        """Returns the run as the trial that `state` asks for."""
         point = self.point
         return ConfirmationTrial(
             state=state, recipe=point.recipe, layout=point.layout, rungs=(point.batch,), repeat=self.repeat, gate=gate
@@ -28,7 +27,7 @@ class ConfirmationRun:
 
 
 AttemptedRuns = frozenset[tuple[str, int, int]]
-"""(layout id, micro-batch, repeat) of runs that this session has tried, which are not tried again."""
+"""(layout id, micro-batch, repeat) of runs that this session has tried and does not repeat."""
 
 
 def repeats_left(
@@ -40,9 +39,9 @@ def repeats_left(
 ) -> list[ConfirmationRun]:
     """Returns the remaining runs of one recipe's finalists, the next one first.
 
-    The best `limit` points of the search (None for all), those that were held and ran among them, and as many whose
-    rows others disturbed have `repeats` runs each, in turn and back again (A B C C B A A B C), so that drift over time
-    affects all equally. A point that was lost in one run has no further ones.
+    Finalists are the best `limit` points of the search (None for all), including held points that ran, and as many
+    points whose rows were disturbed. Each has `repeats` runs, in turn and back again (A B C C B A A B C), so that drift
+    affects all equally. A point that failed in one run gets no further ones.
     """
     of_search = [
         point_runs
@@ -92,7 +91,7 @@ def contenders_run(
 
 
 def last_run(best: PointRuns | None, *, repeats: int, attempted: AttemptedRuns = frozenset()) -> ConfirmationRun | None:
-    """Returns the last run of the leading point, after its `repeats`; None where it has had one."""
+    """Returns the last run of the leading point, after its `repeats`; None if it has had one."""
     if best is None or best.search is None:
         return None
     search, last = best.search, repeats + 1

@@ -1,4 +1,4 @@
-"""A session's budget, and what it has spent so far."""
+"""A session's budget and spending."""
 
 import dataclasses
 import math
@@ -10,7 +10,7 @@ from platform.common.text import plural
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Budget:
-    """Limits after which a session ends by itself; None is no limit. A resumed study begins with a fresh budget."""
+    """Limits after which a session ends by itself; None for no limit. Each session of a study has a new budget."""
 
     max_trials: int | None = None
     time_s: float | None = None
@@ -25,10 +25,10 @@ class Budget:
 
 
 class Spending:
-    """Counts a session's time and device seconds, over all trials that run side by side."""
+    """Counts a session's time and device seconds over all trials, which may run side by side."""
 
     def __init__(self, budget: Budget, *, num_devices: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """Starts to count: Ray runs by now, whose start no budget holds."""
+        """Starts to count. Ray runs already, so its start is in no budget."""
         self.budget = budget
         self.num_devices = num_devices
         self._clock = clock
@@ -57,15 +57,15 @@ class Spending:
     @property
     def gpu_s(self) -> float:
         """Device seconds of this session, including those of the running trials."""
-        running = tuple(self._running.values())  # the progress thread asks while a trial begins
+        running = tuple(self._running.values())  # a copy, because the progress thread reads this while a trial begins
         return self._ended_gpu_s + sum(devices * (self._clock() - since_s) for devices, since_s, _ in running)
 
     def gpu_left_s(self) -> float:
-        """Returns the device seconds left in the budget, infinite without one."""
+        """Returns the device seconds left in the budget; infinite without one."""
         return math.inf if self.budget.gpu_s is None else self.budget.gpu_s - self.gpu_s
 
     def time_left_s(self) -> float:
-        """Returns the seconds until a budget ends, infinite without one."""
+        """Returns the seconds until a budget ends; infinite without one."""
         return min(self.gpu_left_s() / self.num_devices, self._wall_left_s())
 
     def _wall_left_s(self) -> float:
@@ -78,11 +78,11 @@ class Spending:
         return min((self.gpu_left_s() - self._promised_gpu_s()) / self.num_devices, self._wall_left_s())
 
     def keep(self, seconds: float) -> None:
-        """Notes that the search leaves these seconds for final runs."""
+        """Sets the seconds that the search reserves for confirmation runs."""
         self._kept_s = seconds
 
     def kept_s(self) -> float:
-        """Returns the seconds that the search leaves for final runs, 0 once it is over."""
+        """Returns the seconds reserved for confirmation runs; 0 after the search."""
         return self._kept_s
 
     def stop_at_s(self, leave_s: float, num_lanes: int = 1) -> float | None:
@@ -107,19 +107,19 @@ class Spending:
 
     @property
     def whole_s(self) -> float:
-        """Seconds that the budget allows in all, infinite without one."""
+        """Total seconds that the budget allows; infinite without one."""
         of_devices = math.inf if self.budget.gpu_s is None else self.budget.gpu_s / self.num_devices
         return min(self.budget.time_s or math.inf, of_devices)
 
     def over_reason(self, *, trial_s: float, reserve_s: float) -> str:
-        """Returns why the search may run no further trial, "" where it may.
+        """Returns why the search may start no further trial; "" if it may.
 
-        A trial takes `trial_s` at least, those that run too, and leaves `reserve_s` for the final runs.
+        Every trial, also a running one, takes at least `trial_s`, and `reserve_s` must remain for confirmation runs.
         """
         limit = self.budget.max_trials
         is_run = limit is not None and self._num_searched >= limit
         trials = f"the search ran its {plural(limit or 0, 'trial')} (--max-trials)" if is_run else ""
-        # Both where both hold: the last of its trials may have been cut short by the time.
+        # Both reasons are given if both hold: the last trial may have been cut short by the time.
         return ", and ".join(filter(None, (trials, self._time_over_reason(trial_s, reserve_s))))
 
     def _time_over_reason(self, trial_s: float, reserve_s: float) -> str:

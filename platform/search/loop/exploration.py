@@ -1,4 +1,4 @@
-"""The searching phase: what the searcher runs next, what it learns, and which layouts are suspected to fail."""
+"""The exploring phase: the searcher's next trial, what it learns, and layouts suspected to fail."""
 
 import dataclasses
 import math
@@ -19,24 +19,22 @@ from trainers.records.probe import Probe
 from trainers.spec.batch import BatchPoint
 
 FIRST_TRIALS = 2
-"""Trials that may run before any has told how long one takes, under a budget of device seconds: what it holds of them
-is not known before, and a comparison takes two.
+"""Trials that may run before the first one has ended, under a budget of device seconds. The time of a trial is unknown
+until then, and a comparison takes two.
 """
 Relearn = Callable[[Probe], Searcher[Candidate]]
-"""Returns a new searcher whose predictions have the figures of a probe."""
+"""Returns a new searcher whose predictions use a probe's figures."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class SearchEnd:
-    """The reason why the search is over."""
-
     reason: str
     tried_all: bool
-    """Whether the searcher had nothing more to try; otherwise a budget ended it."""
+    """Whether the searcher had nothing more to try; otherwise a budget ended the search."""
 
 
 class Exploration:
-    """A searcher with the log that it learns from."""
+    """A searcher together with the log that it learns from."""
 
     def __init__(
         self,
@@ -49,26 +47,23 @@ class Exploration:
         self._log, self._settings, self._relearn = log, settings, relearn
         self._candidates = {candidate.key: candidate for candidate in candidates}
         self._running: dict[str, ExplorationTrial] = {}
-        """By key: the search's trials that run."""
+        """The search's running trials, by candidate key."""
         self._passed_over: set[str] = set()
-        """Keys of candidates whose trials are too long for the time that is left."""
+        """Keys of candidates whose trials are too long for the remaining time."""
         self._aside: dict[str, Candidate] = {}
-        """By key: candidates whose ladders time cut short, to be completed after all others."""
+        """By key: candidates whose ladders were cut short by time, to be completed after all others."""
         self._suspects: list[Measurement] = []
-        """Layouts given up since a trial last ran well; they are marked as failed once another trial shows that the
-        cluster works.
-        """
+        """Layouts given up since a trial last ran well; marked as failed once the cluster is known to work."""
         self._overheard: dict[str, tuple[Candidate, Sequence[Measurement]]] = {}
-        """Candidates of other searches, by key, with what was measured of them."""
+        """By key: candidates of other searches, with their measurements."""
         self._take(searcher)
 
     @property
     def running(self) -> tuple[ExplorationTrial, ...]:
-        """The search's trials that run."""
         return tuple(self._running.values())
 
     def _take(self, searcher: Searcher[Candidate]) -> None:
-        """Takes the searcher, and updates it with all that is known."""
+        """Sets the searcher, and updates it with everything known."""
         self._searcher = searcher
         self._rung_searcher = searcher if isinstance(searcher, RungSearcher) else None
         for candidate in self._candidates.values():
@@ -82,15 +77,13 @@ class Exploration:
             self.overhear(candidate, measured)
 
     def overhear(self, candidate: Candidate, measured: Sequence[Measurement]) -> None:
-        """Takes note of what another search has measured of one of its candidates."""
+        """Records what another search has measured of one of its candidates."""
         self._overheard[candidate.key] = candidate, measured
         if self._rung_searcher:
             self._rung_searcher.overhear(candidate, measured)
 
     def _takes_probe(self) -> bool:
-        """Goes on with a searcher whose predictions have the rates that the study's first trial measured; returns
-        whether there are new ones.
-        """
+        """Predicts with the rates measured by the study's first trial from now on; returns whether they are new."""
         probe, relearn = self._log.history.probe, self._relearn
         if probe is None or relearn is None:
             return False
@@ -101,10 +94,11 @@ class Exploration:
     def next_in_time(
         self, time: TimePlan, spending: Spending, *, may_pass_over: bool
     ) -> tuple[ExplorationTrial | None, SearchEnd | None]:
-        """Returns what the search runs next, or why it ends: for lack of work before any budget.
+        """Returns the search's next trial, or why the search ends: lack of work comes before any budget.
 
-        Where trials are not equally long, one that is too long for the time that is left is passed over for a shorter
-        one. That is final in a session, which `may_pass_over` some once it is certain what time is reserved.
+        If trials differ in length, one that is too long for the remaining time is passed over for a shorter one.
+        Passing over is final in a session, so it is only allowed with `may_pass_over`, once the reserved time is
+        certain.
         """
         history, timing = self._log.history, self._settings.timing
         while (trial := self._next()) is not None:
@@ -127,16 +121,14 @@ class Exploration:
         return None, SearchEnd(reason=self._searcher.stopped_reason, tried_all=True)
 
     def _next(self) -> ExplorationTrial | None:
-        """Returns the searcher's suggestion. Once it has none, returns untested rungs next to each best layout's; None
-        when nothing is left.
-        """
+        """Returns the searcher's suggestion; once it has none, untested rungs next to each best layout's."""
         running = tuple(
             dataclasses.replace(trial.candidate, micro_batches=tuple(point.micro_batch for point in trial.rungs))
             for trial in self._running.values()
         )
         while (candidate := self._searcher.suggest(running)) is not None:
             if self._rung_searcher:
-                if candidate.finds_largest:  # of all of its sizes
+                if candidate.finds_largest:  # its ladder is searched over all of its sizes
                     candidate = self._candidates.get(candidate.key, candidate)
                 candidate = dataclasses.replace(candidate, refine=False)
             if missing := self._log.history.missing(candidate):
@@ -150,28 +142,27 @@ class Exploration:
         return self._refinement(self._rung_searcher) if self._rung_searcher else None
 
     def _pass_over(self, candidate: Candidate) -> None:
-        """Makes the searcher go on without the candidate for the rest of the session, which has no time for its
-        trial.
-        """
+        """Makes the searcher continue without the candidate, whose trial is too long for the rest of the session."""
         self._passed_over.add(candidate.key)
         planned = self._candidates.get(candidate.key, candidate)
         self._searcher.update(planned, self._log.history.measured(candidate.key))
 
     def begin(self, trial: ExplorationTrial) -> None:
-        """Takes note that the trial runs: nothing of its layout is suggested meanwhile."""
+        """Records that the trial runs, so that its layout is not suggested meanwhile."""
         self._running[trial.candidate.key] = trial
 
     def trial_ended(self, key: str, *, interrupted: bool, runs_again: bool) -> None:
-        """Updates the searcher with what a trial of the candidate measured. Skipped where it `runs_again`, and while
-        rungs are missing that it asked for: the searcher suggests these again. A searcher of whole ladders goes on with
-        others after a trial that was `interrupted`.
+        """Updates the searcher with the measurements of a candidate's trial.
+
+        Skipped if the trial `runs_again`, and while requested rungs are missing, which the searcher suggests again.
+        After an `interrupted` trial, a searcher of whole ladders continues with other candidates.
         """
         ended = self._running.pop(key)
         if runs_again:
             return
         is_new = self._takes_probe()
         candidate, suggested = self._candidates.get(key), ended.suggestion
-        if candidate is None or (is_new and self._rung_searcher):  # a new searcher was taught all of it
+        if candidate is None or (is_new and self._rung_searcher):  # a new searcher already knows all measurements
             return
         if interrupted and not self._rung_searcher:
             self._aside[key] = candidate
@@ -181,9 +172,7 @@ class Exploration:
             self._update(candidate)
 
     def suspect(self, failed: Measurement) -> None:
-        """Records that a layout's trials died without a result, to be marked as failed once the cluster is known to
-        work.
-        """
+        """Records that a layout's trials died without a result, to be marked as failed once the cluster works."""
         self._suspects.append(failed)
         self._update_with(failed)
 
@@ -193,11 +182,10 @@ class Exploration:
             self._searcher.update(candidate, (*self._log.history.measured(candidate.key), failed))
 
     def is_suspect(self, key: str) -> bool:
-        """Returns whether the candidate is suspected to fail."""
         return any(key_of(suspect) == key for suspect in self._suspects)
 
     def blame_suspects(self) -> None:
-        """Settles the suspects as failed, since the cluster works."""
+        """Marks the suspects as failed, because the cluster works."""
         self._log.record_outcomes(self._suspects)
         self._suspects.clear()
 
@@ -211,9 +199,7 @@ class Exploration:
             self._searcher.update(settled_candidate, history.measured(candidate.key))
 
     def _refinement(self, searcher: RungSearcher[Candidate]) -> ExplorationTrial | None:
-        """Returns further rungs of the best layout of each recipe of which no layout runs, once a searcher of single
-        rungs has ended.
-        """
+        """Returns further rungs of a recipe's best layout, after a searcher of single rungs has ended."""
         running = {trial.candidate.recipe for trial in self._running.values()}
         for recipe in dict.fromkeys(candidate.recipe for candidate in self._candidates.values()):
             if recipe in running:
@@ -227,9 +213,11 @@ class Exploration:
         return None
 
     def _further_rungs(self, candidate: Candidate, deferred: tuple[int, ...], best: int) -> tuple[int, ...]:
-        """Returns the rungs `deferred`, and the next one above `best` where that is the largest that was run, except
-        those that do not fit by the layout's line of memory; or those between the largest that ran and the first that
-        does not fit.
+        """Returns the rungs next to the `best` that are worth running.
+
+        They are the rungs `deferred`, and the next one above `best` if that is the largest that ran, without those that
+        do not fit by the layout's line of memory. Otherwise they are rungs between the largest that ran and the first
+        that does not fit.
         """
         history = self._log.history
         largest = max(m.batch.micro_batch for m in history.measured(candidate.key) if m.outcome is not Outcome.SKIPPED)

@@ -29,8 +29,6 @@ GATE_MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class TrialSettings:
-    """Settings that all trials of a study share."""
-
     cluster: Cluster
     cpus_per_worker: float
     recorder: str
@@ -38,29 +36,27 @@ class TrialSettings:
     cap_gib: float | None
     timing: Timing
     nodes: tuple[str, ...] = ()
-    """Ray's ids of the nodes that workers may use; empty for all."""
+    """Ray ids of the nodes that workers may use; empty for all."""
     hang_floor_s: float = 60.0
     first_step_s: float = 300.0
     probe_s: float | None = None
-    """Seconds in which the first trial measures devices and links; None where they are known, or matter to nothing."""
+    """Seconds in which the first trial measures devices and links; None if they are known or not used."""
     tries_misfit: bool = False
-    """Whether one rung that is predicted not to fit is run all the same, until one ran out of memory: a stand-in shows
-    what a search on a real device meets.
+    """Whether one rung predicted not to fit is run anyway, until one ran out of memory. So a stand-in shows what a
+    search on a real device meets.
     """
     predicted_gib: Mapping[str, Mapping[int, float]] = dataclasses.field(default_factory=dict[str, Mapping[int, float]])
-    """Peak memory that the plan predicts, by candidate and micro-batch; one that is not here is predicted anew, which
-    takes 20 ms.
-    """
+    """Predicted peak memory from the plan, by candidate and micro-batch. Missing ones are predicted again, in 20 ms."""
     predicted_speed: Mapping[str, Mapping[int, float]] = dataclasses.field(
         default_factory=dict[str, Mapping[int, float]]
     )
     """Tokens/s that the plan predicts, by candidate and micro-batch; empty where it predicts none."""
     rules: ConfirmationRules | None
-    """The steps a winner goes through after the search; None for none."""
+    """The steps of confirmation; None for none."""
 
     @property
     def limit_gib(self) -> float:
-        """GiB of a device's memory that a process may use."""
+        """Device memory in GiB that a process may use."""
         return min(self.cluster.device_memory_gib, self.cap_gib or self.cluster.device_memory_gib)
 
 
@@ -84,7 +80,7 @@ def make_job(
     `probes` devices and links where that is still to be done. It `measures_peak` of its devices anew, else where that
     of these nodes is not known.
     """
-    # Where every point is asked for, none is cut short.
+    # Where all points are requested, none is cut short.
     race = final is None and not (settings.rules and settings.rules.finalists is None)
     best = _incumbent(candidate.recipe.id, history) if race else None
     # What these nodes would have shown of it.
@@ -145,7 +141,7 @@ def _incumbent(recipe_id: str, history: History) -> Measurement | None:
 def _held_gib(
     candidate: Candidate, rungs: Sequence[BatchPoint], history: History, settings: TrialSettings
 ) -> float | None:
-    """Returns the GiB to which a confirmation run holds its allocator; None for no hold."""
+    """Returns the GiB to which a confirmation run limits its allocator; None for no limit."""
     search = next((m for m in history.measured(candidate.key) if m.batch in rungs), None)
     return held_gib(search, settings.limit_gib)
 
@@ -156,11 +152,11 @@ def _long(timing: Timing) -> Timing:
 
 
 def gate_micro_batch_of(candidate: Candidate, history: History, settings: TrialSettings) -> int:
-    """Returns the largest micro-batch that the candidate surely has memory for: one that ran, or whose prediction is at
-    most half of the memory.
+    """Returns the largest micro-batch that surely fits: one that ran, or whose prediction is at most half of the
+    memory.
 
-    The reference of a numerics gate may never have run. At micro-batch 1 it waits for its host, which took 45 of the
-    378 s of a search of GPT-2 on an H200; a micro-batch that is too large would cost its whole trial.
+    The reference of a numerics gate may never have run. At micro-batch 1 it is bound by its host, which took 45 of 378
+    s in a search of GPT-2 on an H200; too large a micro-batch would cost its whole trial.
     """
     recipe, layout = candidate.recipe, candidate.layout
     even = tuple(n for n in GATE_MICRO_BATCHES if divides(recipe, layout, n))
@@ -176,10 +172,10 @@ def gate_micro_batch_of(candidate: Candidate, history: History, settings: TrialS
 
 
 def misfits_of_layout(job: Job, history: History, settings: TrialSettings) -> tuple[Measurement, ...]:
-    """Returns the job's rungs that do not fit by the layout's own line of memory, as skipped without a trial, each
+    """Returns the job's rungs that do not fit by the layout's own line of memory, as skipped measurements, each
     reported once.
 
-    Such a line is more accurate for a rung than a prediction, whose error all layouts share.
+    Such a line is more accurate than a prediction, whose error all layouts share.
     """
     limit_gib = with_headroom_gib(settings.limit_gib, outside_gib=0.0)
     measured_batches = {measurement.batch for measurement in history.measured(f"{job.recipe.id}-{job.layout.id}")}
@@ -192,7 +188,7 @@ def misfits_of_layout(job: Job, history: History, settings: TrialSettings) -> tu
 
 
 def failed_measurement(job: Job, batch: BatchPoint, reason: str) -> Measurement:
-    """Returns the measurement that stands for a rung whose trials died without a result."""
+    """Returns a failed measurement for a rung whose trials died without a result."""
     return job.measurement(batch, Outcome.FAILED, reason=reason or "its processes ended without a message")
 
 
@@ -225,9 +221,7 @@ def _by_rung(candidates: Sequence[Candidate], rows: Array) -> dict[str, dict[int
 
 
 def predicted_gib(candidate: Candidate, cluster: Cluster, cap_gib: float | None) -> tuple[tuple[int, float], ...]:
-    """Returns the candidate's micro-batches with their predicted peak memory; none for a GPU the cost model does not
-    know.
-    """
+    """Returns the candidate's micro-batches with predicted peak memory; empty without predictions."""
     columns = known_columns([candidate], cluster, cap_gib) if candidate.recipe.has_model else None
     if columns is None:
         return ()

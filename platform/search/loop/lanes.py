@@ -1,4 +1,4 @@
-"""Says which trials may run side by side, and on which nodes. Ray's placement groups put a trial's workers on these."""
+"""Decides which trials may run side by side, and on which nodes. Ray's placement groups put workers there."""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -12,14 +12,14 @@ from trainers.spec.cluster import Cluster
 TUNE_CPU = 0.1
 """CPUs for Tune's side of all trials together."""
 _WHOLE = 1 + 1e-9
-"""A whole node, for sums of shares."""
+"""A whole node, with a tolerance for sums of shares."""
 
 Nodes = Callable[[], Mapping[str, str]]
-"""Returns the address of each node that workers may use now, by Ray's id, always in the same order."""
+"""Returns the address of each node that workers may use now, by Ray id, always in the same order."""
 
 
 class Lanes:
-    """The places of one search's trials that run side by side. By default there is one, anywhere."""
+    """The places for one search's trials that run side by side. By default there is one place, on any node."""
 
     def __init__(
         self,
@@ -29,20 +29,20 @@ class Lanes:
         trials_per_node: int = 1,
         has_refused: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Takes the nodes, the number that a trial takes, the number of trials that share a node (1 for whole nodes),
-        and what returns whether the cluster has nodes besides them, on which no trial may run.
+        """`nodes_per_trial` is the number of nodes of a trial, `trials_per_node` the number of trials that share a node
+        (1 for whole nodes). `has_refused` returns whether the cluster has further nodes on which no trial may run.
         """
         self._nodes, self._has_refused = nodes, has_refused
         self._lost: set[str] = set()
-        """Ids of nodes that no longer answer, which Ray may still count for some seconds."""
+        """Ids of nodes that no longer answer; Ray may still count them for some seconds."""
         self.nodes_per_trial, self.trials_per_node = nodes_per_trial, trials_per_node
 
     def count(self, avoid: Collection[str] = ()) -> int:
-        """Returns how many trials the nodes hold now, without those at the addresses to `avoid`."""
+        """Returns the number of trials that the nodes hold now, without the addresses to `avoid`."""
         return self._holds([node for node, address in self._answering().items() if address not in avoid])
 
     def lose(self, addresses: Collection[str]) -> None:
-        """Runs nothing more on the nodes at these addresses; one that joins anew has another id, and counts."""
+        """Excludes the nodes at these addresses. A node that joins again has another id and counts."""
         self._lost |= {node for node, address in self._nodes().items() if address in addresses}
 
     def _answering(self) -> dict[str, str]:
@@ -72,7 +72,7 @@ class Lanes:
         leaves_out = self._has_refused() or (unwanted and self.count(unwanted))
         if not num_held or (num_held == 1 and others is None and not leaves_out):
             return None if jobs else {}
-        if any(not job.nodes for job in jobs):  # it may be on any of them: it began before others joined
+        if any(not job.nodes for job in jobs):  # it may be on any node, because it began before others joined
             return None
         answering = self._answering()
         quiet = {node: address for node, address in answering.items() if address not in avoid}
@@ -85,7 +85,7 @@ class Lanes:
             for node in shares.keys() & set(job.nodes):
                 shares[node] += job.node_share
         share = 1.0 if is_alone else self.share
-        # Nodes without a trial come first. The order of the others stays: runs that are compared have the same nodes.
+        # Nodes without a trial come first. Otherwise the order is kept, so that compared runs get the same nodes.
         free = sorted((node for node in nodes if shares[node] + share <= _WHOLE), key=shares.__getitem__)
         if len(free) < self.nodes_per_trial:
             return None
@@ -103,7 +103,7 @@ class Lanes:
 def lanes_of(
     mode: SideBySide, cluster: Cluster, handle: ClusterHandle, nodes: Nodes, has_refused: Callable[[], bool]
 ) -> Lanes:
-    """Returns the lanes for trials that take the devices of `cluster` each, on the cluster of `handle`; see `Lanes`."""
+    """Returns the lanes for trials on `cluster`'s devices each, on the cluster of `handle`; see `Lanes`."""
     if mode == "off" or not handle.nodes:
         return Lanes()
     per_node = handle.cluster.devices_per_node
@@ -116,7 +116,7 @@ def lanes_of(
 
 
 def lanes_sentence(lanes: Lanes, mode: SideBySide) -> str:
-    """Returns the sentence on trials side by side at a search's beginning; "" where there is nothing to say."""
+    """Returns a sentence on trials side by side for a search's beginning; "" if there are none."""
     if (count := lanes.count()) > 1:
         nodes = plural(lanes.nodes_per_trial, "whole node")
         share = f"{lanes.trials_per_node} of them share each node" if lanes.trials_per_node > 1 else f"each on {nodes}"

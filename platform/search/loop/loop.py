@@ -1,4 +1,4 @@
-"""The search loop: which trial runs next, and what its end means. It knows neither Ray nor how a trial runs."""
+"""The search loop: chooses the next trial and handles its end. It knows neither Ray nor how a trial runs."""
 
 import dataclasses
 import functools
@@ -32,8 +32,9 @@ from trainers.records.search_state import SearchState
 
 
 class SearchLoop:
-    """One session of a study, from its journal on. `next_job` begins trials until it returns None, and `on_trial_end`
-    ends each of them.
+    """One session of a study, starting from its journal.
+
+    `next_job` begins trials until it returns None; `on_trial_end` ends each of them.
     """
 
     def __init__(
@@ -49,9 +50,10 @@ class SearchLoop:
         relearn: Relearn | None = None,
         lanes: Lanes | None = None,
     ) -> None:
-        """Begins to count budgets, by the monotonic `clock`: the time of day may be set back by hours. `relearn` makes
-        a new searcher once the first trial has measured devices and links. `lanes` are the places of trials that run
-        side by side; None for one trial at a time.
+        """Starts counting budgets by the monotonic `clock`, because the time of day may be set back.
+
+        `relearn` makes a new searcher after the first trial has measured devices and links. `lanes` are the places for
+        trials side by side; None for one trial at a time.
         """
         self.study, self.settings = study, settings
         self.spending = Spending(budget, num_devices=settings.cluster.num_devices, clock=clock)
@@ -60,39 +62,36 @@ class SearchLoop:
         # Replays the whole journal. This session's first line closes trials that a killed session left open.
         self._log = StudyLog(study)
         self.state = resumed(self.history.state)
-        """The last decision's state; before the first, the one in which the session begins."""
+        """State of the last decision; before the first, the state in which the session begins."""
         self._search = Exploration(searcher, candidates, self._log, settings, relearn)
         self._search_end: SearchEnd | None = None
-        """None while the search goes on."""
+        """None while the search continues."""
         self._since = self.history.last_trial_number
         """Number of the last trial before this session."""
         self._confirmation = ConfirmationPlan(candidates, settings.rules, forecast.winners, since=self._since)
         self._forecast = forecast
         self._reserves_for_new_winner = True
-        """Whether the budget reserves time to confirm a new winner. Off where that reserve alone would leave the
-        session nothing to run.
-        """
+        """Whether time is reserved to confirm a new winner; off if that would leave the session nothing to run."""
         self.lanes = lanes or Lanes()
         self._running: dict[str, RunningTrial] = {}
-        """The trials in flight, by their ids."""
+        """The trials in flight, by id."""
         self._waits = False
-        """Whether what follows waits for the end of a trial, of this search or of one beside it."""
+        """Whether the next decision waits for the end of a trial, of this search or of one beside it."""
         self.beside: tuple[SearchLoop, ...] = ()
         """The other searches that share the cluster."""
         self._ends: list[policy.Ended] = []
-        """The ends of this session's trials, in their order."""
+        """The ends of this session's trials, in order."""
         self._crowded: set[str] = set()
-        """Keys of candidates whose trials neighbours crowded out of host memory."""
+        """Keys of candidates whose trials ran out of host memory beside others."""
         self._nodes = NodeWatch(self.history, self.lanes, settings)
 
     @property
     def history(self) -> History:
-        """The study's history."""
         return self._log.history
 
     @property
     def ended_reason(self) -> str:
-        """Reason why the search runs no further trial; "" while it continues."""
+        """Why the search runs no further trial; "" while it continues."""
         return self.fault or (self._search_end.reason if self._search_end else "")
 
     @property
@@ -102,7 +101,7 @@ class SearchLoop:
 
     @property
     def running(self) -> dict[str, Job]:
-        """The trials in flight, by their ids."""
+        """The trials in flight, by id."""
         return {trial_id: trial.job for trial_id, trial in self._running.copy().items()}
 
     @property
@@ -112,20 +111,22 @@ class SearchLoop:
 
     @property
     def wants_room(self) -> bool:
-        """Whether it has a trial to run that found no room, while none of its own runs."""
+        """Whether a trial waits for room while none of the search's own trials runs."""
         return self._waits and not self._running
 
     def neighbours(self, trial_id: str, *, on_its_nodes: bool = False) -> frozenset[str]:
-        """Returns the ids of the trials that have run beside a running one so far, those of other searches too, or of
-        those among them that were `on_its_nodes`.
+        """Returns the ids of the trials that have run beside a running one so far, including other searches' trials.
+
+        With `on_its_nodes`, only of those that shared its nodes.
         """
         trial = self._running[trial_id]
         return frozenset(trial.sharing if on_its_nodes else trial.beside)
 
     @property
     def left_out(self) -> str:
-        """The confirmation trials that are missing, with about how many seconds a further session needs; "" for none,
-        and where a fault ended the search, which then goes on before any of them.
+        """The missing confirmation trials with the seconds that a further session needs; "" if none is missing.
+
+        Also "" after a fault, because the search then continues before any confirmation.
         """
         if self.fault and self._search_end is None:
             return ""
@@ -134,17 +135,18 @@ class SearchLoop:
 
     @property
     def time_sentence(self) -> str:
-        """Sentence on what the session's budget allows, before its first trial; "" where nothing is known of it."""
+        """Sentence before the first trial on what the session's budget allows; "" if unknown."""
         return self._time_plan(for_new_winner=False).sentence
 
     @property
     def has_unwritten(self) -> bool:
-        """Whether something settled is not yet in the journal."""
+        """Whether a settled result is not yet in the journal."""
         return self._log.has_unwritten
 
     def next_job(self) -> Job | None:
-        """Returns the next trial, recorded as started; None where none may begin beside those that run, and without
-        any when the session is over (`ended_reason` states why).
+        """Returns the next trial, recorded as started; None if none may begin now.
+
+        None without running trials means that the session is over; `ended_reason` states why.
         """
         running, others, before = self.running, self._others(), self.state
         alone = any(trial.is_alone for trial in self._running.values())
@@ -192,7 +194,7 @@ class SearchLoop:
         return job
 
     def _begin(self, job: Job, start: TrialStart, *, is_alone: bool) -> None:
-        """Takes note of a trial, and of all that run beside it, here and in other searches."""
+        """Records a trial and the trials that run beside it, in this search and in others."""
         trial = RunningTrial(job=job, start=start, is_alone=is_alone, beside=set())
         for loop in (self, *self.beside):
             for other in loop._running.values():
@@ -200,25 +202,24 @@ class SearchLoop:
         self._running[job.trial_id] = trial
 
     def id_in(self, other: "SearchLoop", job: Job) -> str:
-        """Returns the id of a trial of this search in the records of another one, or its own."""
+        """Returns a trial's id in another search's records, or its own."""
         return job.trial_id if other is self else f"{self.study.name}:{job.trial_id}"
 
     def _others(self) -> dict[str, Job]:
-        """Returns the trials of other searches that run, by their ids in this one's records."""
+        """Returns the running trials of other searches, by their ids in this search's records."""
         return {loop.id_in(self, job): job for loop in self.beside for job in loop.running.values()}
 
     def _nodes_of_round(self, trial: ConfirmationTrial) -> tuple[str, ...]:
-        """Returns the addresses of the nodes on which other points ran with the same number, beside which this run
-        counts; empty for none.
-        """
+        """Returns the addresses of the nodes of the round's other runs, for a comparable run; empty if unknown."""
         rounds = (start for start in reversed(self.history.trials) if start.micro_batches and start.repeat)
         same = (start for start in rounds if (start.recipe, start.repeat) == (trial.recipe, trial.repeat))
         return next((start.nodes for start in same), ()) if trial.rungs else ()
 
     def decide(self) -> Decision:
-        """Returns the next decision without beginning a trial or writing anything. Rungs without hope are settled as
-        skipped, and points of a layout that failed its numerics gate, in this session or one that was cut right then,
-        as failed.
+        """Returns the next decision without beginning a trial or writing.
+
+        Hopeless rungs are settled as skipped. Points of a layout that failed its numerics gate, in this session or one
+        cut short then, are settled as failed.
         """
         self._log.refresh()
         self._log.record_outcomes(self._confirmation.at(self.history).disqualified())
@@ -239,12 +240,12 @@ class SearchLoop:
             nonlocal time_plan
             trial, end = self._search.next_in_time(time_plan, spending, may_pass_over=may_pass_over)
             if self._running and trial is None:
-                return None  # what ends meanwhile may leave more to try
+                return None  # a running trial may leave more to try when it ends
             self._search_end = end
             spending.keep(time_plan.reserve_s if trial else 0.0)
             if trial is None:
                 self._search.blame_suspects()
-                time_plan = self._time_plan()  # a layout that is blamed is no reference any more
+                time_plan = self._time_plan()  # a layout just marked as failed is no longer a reference
             elif trial.candidate.key in self._crowded:
                 trial = dataclasses.replace(trial, is_alone=True)
             return trial
@@ -274,7 +275,8 @@ class SearchLoop:
     def _job(self, trial: Trial, nodes: Mapping[str, str]) -> Job:
         is_final = isinstance(trial, ConfirmationTrial)
         num_lanes = 1 if is_final or trial.is_alone else self.num_lanes
-        # Its share of the device seconds may be over before its first rung, for which there was time when it began.
+        # The trial's share of the device seconds may be used up before its first rung, although there was time at its
+        # start.
         shares_budget = num_lanes > 1 and math.isfinite(self.spending.gpu_left_s())
         return make_job(
             trial.candidate,
@@ -302,12 +304,12 @@ class SearchLoop:
         lost_nodes: Collection[str] = (),
         is_crowded: bool = False,
     ) -> None:
-        """Handles the end of a running trial, which ran on `nodes`, by rank; those in `lost_nodes` no longer answer. It
-        `is_crowded` where its host's memory ran out while others ran there.
+        """Handles the end of a running trial.
 
-        `state` is "interrupted" if time ran out before the end of its ladder, and "failed" if a process is gone, that
-        of `rank` if known. `policy` decides what follows: without a verdict in the journal it was a silent death, and a
-        trial whose workers never `started` still has to run.
+        `nodes` are the trial's nodes by rank, of which `lost_nodes` no longer answer. `is_crowded` means that its host
+        ran out of memory while other trials ran there. `state` is "interrupted" if time ran out before the end of the
+        ladder, and "failed" if a process is gone (that of `rank` if known). `policy` decides what follows: without a
+        verdict in the journal the trial died silently, and a trial whose workers never `started` still has to run.
         """
         ended = self._running.pop(trial_id)
         for loop in (self, *self.beside):
@@ -364,13 +366,13 @@ class SearchLoop:
                     self.state = SearchState.RESUMING
 
     def overhear(self, candidate: Candidate, measured: Sequence[Measurement]) -> None:
-        """Learns from what another search has measured of one of its candidates."""
+        """Learns from another search's measurements of one of its candidates."""
         self._search.overhear(candidate, measured)
 
     def _record_end(
         self, ended: RunningTrial, end: policy.Ended, *, is_missing: bool, wall_s: float, gpu_s: float
     ) -> None:
-        """Records the end of a trial that leaves rungs missing where `is_missing`."""
+        """Records the end of a trial; `is_missing` is whether it leaves rungs to run."""
         start = ended.start
         line = TrialEnd(
             trial_id=start.trial_id,
@@ -387,7 +389,7 @@ class SearchLoop:
         self._log.refresh()
 
     def _give_up(self, job: Job, trial_measurements: Sequence[Measurement], reason: str, *, of_search: bool) -> None:
-        """Marks the layout as failed where the cluster is known to work, else once that is known."""
+        """Marks the layout as failed, at once if the cluster is known to work, else later."""
         measured_batches = {m.batch for m in trial_measurements}
         batch = next((rung for rung in job.rungs if rung not in measured_batches), None)
         if batch is None:
@@ -395,5 +397,5 @@ class SearchLoop:
         failed = failed_measurement(job, batch, reason)
         if of_search:
             self._search.suspect(failed)
-        else:  # the point itself ran before
+        else:  # the point itself ran before, so the cluster is not to blame
             self._log.record_outcomes([failed])

@@ -1,4 +1,4 @@
-"""A trial in flight, and which others run beside it."""
+"""A trial in flight, with the trials beside it."""
 
 import dataclasses
 
@@ -8,8 +8,6 @@ from trainers.records.journal import TrialStart
 
 @dataclasses.dataclass(kw_only=True, slots=True)
 class RunningTrial:
-    """A trial in flight."""
-
     job: Job
     start: TrialStart
     is_alone: bool
@@ -17,7 +15,7 @@ class RunningTrial:
     beside: set[str]
     """Ids of the trials that have run beside it so far."""
     sharing: set[str] = dataclasses.field(default_factory=set[str])
-    """Ids of those among them that had some of its nodes."""
+    """Ids of those among them that shared some of its nodes."""
 
     @property
     def is_exclusive(self) -> bool:
@@ -25,7 +23,7 @@ class RunningTrial:
         return self.is_alone and not self.start.is_final
 
     def meet(self, other: "RunningTrial", its_id: str, other_id: str) -> None:
-        """Notes that the other trial runs beside this one, by the ids that each has in the records of the other."""
+        """Records that two trials run side by side; each id is the trial's in the other search's records."""
         other.beside.add(its_id)
         self.beside.add(other_id)
         if set(other.job.nodes) & set(self.job.nodes):

@@ -1,4 +1,4 @@
-"""The division of a session's budget: two layouts of each recipe come first, then confirmation, then more layouts."""
+"""Divides a session's budget: first two layouts of each recipe, then confirmation, then more layouts."""
 
 import functools
 import math
@@ -15,13 +15,13 @@ from trainers.records.job import Timing
 from trainers.spec.recipe import Recipe
 
 FIRST_SHARE = 1 / 3
-"""Share of a budget in which the first layout may begin rungs. The rest is for others, without which there is nothing
-to compare it with, and for confirmation. Several recipes share it.
+"""Share of a budget in which the first layout may begin rungs; several recipes divide it. The rest is for layouts to
+compare it with, and for confirmation.
 """
 
 
 class TimePlan:
-    """The times of a session's trials at one moment: predicted before the first, then measured."""
+    """The times of a session's trials at one moment: predicted before the first trial, then measured."""
 
     def __init__(
         self,
@@ -34,9 +34,8 @@ class TimePlan:
         for_new_winner: bool,
         running: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
-        """Takes whether the session `begins`, so that the next trial is its first, whether time is reserved for all
-        trials of another winner (`for_new_winner`), and how many layouts of each recipe (id) are `running`: they count
-        as timed.
+        """`begins`: the next trial is the session's first. `for_new_winner`: time is reserved for all trials of another
+        winner. `running`: number of running layouts by recipe id, which count as timed.
         """
         self.confirmation, self._history = confirmation, confirmation.history
         self._spending, self._timing, self._forecast = spending, timing, forecast
@@ -46,15 +45,14 @@ class TimePlan:
             recipe: max(0, min(2, num_layouts) - self._num_timed[recipe.id] - running.get(recipe.id, 0))
             for recipe, num_layouts in confirmation.plan.num_layouts.items()
         }
-        """By recipe: layouts that must still be timed for a comparison."""
+        """Number of layouts by recipe that must still be timed for a comparison."""
 
     @functools.cached_property
     def costs(self) -> ConfirmationCosts:
-        """The seconds of trials."""
         return self._costs(begins=self._begins)
 
     def _costs(self, *, begins: bool) -> ConfirmationCosts:
-        """Returns the seconds of trials, of which the next one is its session's first where it `begins`."""
+        """Returns the seconds of trials; `begins` is whether the next one is its session's first."""
         history, forecast = self._history, self._forecast
         times = forecast if not history.longest_rungs and forecast.winners else history
         cold_s = times.first_start_s - times.start_s if begins else 0.0
@@ -62,9 +60,10 @@ class TimePlan:
 
     @property
     def may_confirm(self) -> bool:
-        """Whether confirmation may come before further candidates: it waits for none, each recipe has two timed layouts
-        or all, and the time that is left holds the winners' runs at length with their gates, of which a part is worth
-        less than another layout.
+        """Whether confirmation may come before further candidates.
+
+        It waits for none, each recipe has two timed layouts (or all), and the time left holds the winners' runs at
+        length with their gates, a part of which is worth less than another layout.
         """
         if self.confirmation.waits or any(self._num_lacking.values()):
             return False
@@ -73,7 +72,7 @@ class TimePlan:
 
     @functools.cached_property
     def confirmation_trial(self) -> ConfirmationTrial | None:
-        """The next confirmation trial that the time that is left holds."""
+        """The next confirmation trial that the remaining time holds."""
         left_s = self._spending.free_s()
         return self.confirmation.next(left_s, self.costs, for_new_winner=self._for_new_winner)
 
@@ -83,16 +82,16 @@ class TimePlan:
 
     @property
     def profile(self) -> ConfirmationTrial | None:
-        """The next winner's profiling trial that the time that is left holds."""
+        """The next profiling trial that the remaining time holds."""
         return self.confirmation.profile(self._spending.time_left_s(), self.costs)
 
     def is_compared(self, recipe: Recipe) -> bool:
-        """Returns whether two of the recipe's layouts were timed, or all, or there is no budget."""
+        """Returns whether two of the recipe's layouts (or all) were timed, or there is no budget."""
         return math.isinf(self._spending.whole_s) or not self._num_lacking[recipe]
 
     @functools.cached_property
     def reserve_s(self) -> float:
-        """The seconds of the budget that are kept for confirmation, after two layouts of each recipe."""
+        """Seconds of the budget reserved for confirmation, after two layouts of each recipe."""
         whole_s = self._spending.whole_s
         if math.isinf(whole_s):
             return 0.0
@@ -100,8 +99,10 @@ class TimePlan:
         return self.confirmation.reserve_s(self.costs, free_s, whole_s, for_new_winner=self._for_new_winner)
 
     def leave_s(self, recipe: Recipe) -> float:
-        """Returns the seconds of the budget that must be left when a trial of the recipe begins a rung: `reserve_s`,
-        what other trials take until two layouts of each recipe are timed, and after its first layout the others' share.
+        """Returns the seconds of the budget that must remain when a trial of the recipe begins a rung.
+
+        They are `reserve_s`, the time of other trials until two layouts of each recipe are timed, and for a recipe's
+        first layout the share of the others.
         """
         whole_s = self._spending.whole_s
         if math.isinf(whole_s):
@@ -116,8 +117,9 @@ class TimePlan:
 
     @property
     def sentence(self) -> str:
-        """The sentence on what the budget has time for, before a session's first trial; "" without a budget, and where
-        no gate is to run or nothing is known of its time.
+        """A sentence before a session's first trial on what the budget holds.
+
+        "" without a budget, without a gate, and if the times are unknown.
         """
         whole_s, costs = self._spending.whole_s, self.costs
         run_s, gate_s, profile_s = self.confirmation.closing_s(costs, for_new_winner=False)
@@ -139,7 +141,7 @@ class TimePlan:
         )
 
     def _too_short(self, gated_s: float, last_run: str, origin: str) -> str:
-        """Returns the sentence on a budget below the `gated_s` that a session with gates takes at the least."""
+        """Returns the sentence on a budget below `gated_s`, the least time of a session with gates."""
         budget, least_s = self._spending.budget, 10 * math.ceil(gated_s / 10)
         least = {
             "--time-budget": (budget.time_s, least_s),
@@ -156,7 +158,5 @@ class TimePlan:
         )
 
     def _comparing_s(self, costs: ConfirmationCosts) -> float:
-        """Returns the seconds of the trials that are missing until two layouts of each recipe are timed, and of the
-        session's slow first start.
-        """
+        """Returns the seconds of trials missing until each recipe has two timed layouts, and of a slow first start."""
         return costs.cold_s + sum(self._num_lacking.values()) * costs.trial_s

@@ -1,12 +1,11 @@
-"""The search as one state: which state may follow which, under which condition, and what trial it runs.
+"""The search as one state: which state may follow which, under which condition, and the trial it runs.
 
-A session asks those rows of `TRANSITIONS` that begin in its state, from top to bottom, and takes the first whose answer
-is a trial or yes. A condition depends on nothing but `Answers`: the journal, the session's budget and the searcher. The
-journal names with each trial the state that asked for it, from which the next session goes on (`resumed`).
+A session checks the rows of `TRANSITIONS` that begin in its state from top to bottom, and takes the first whose answer
+is a trial or true. A condition depends only on `Answers`: the journal, the session's budget and the searcher. The
+journal records with each trial the state that asked for it, from which the next session continues (`resumed`).
 
-Trials of the search may run side by side, and so may final runs, each on nodes of its own. A row that is not `beside`
-those that run waits until none does, and the state stays as it is until then: its answer may be another one by that
-time.
+Trials of the search may run side by side, and so may confirmation runs, each on its own nodes. A row without `beside`
+waits until no trial runs; the state is kept until then, because the answer may have changed.
 """
 
 import dataclasses
@@ -20,18 +19,18 @@ from trainers.spec.batch import BatchPoint
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ExplorationTrial:
-    """A trial of the search: a candidate with the rungs that it is to climb."""
+    """A trial of the search: a candidate with the rungs to climb."""
 
     candidate: Candidate
     rungs: tuple[BatchPoint, ...]
     runs_one: bool = False
-    """Whether its first rung runs even where time is over."""
+    """Whether its first rung runs even if the time is over."""
     leave_s: float = 0.0
-    """Seconds of a budget that must be left when a rung begins."""
+    """Seconds of a budget that must remain when a rung begins."""
     suggestion: Candidate | None = None
-    """The searcher's suggestion, with all of its rungs; None where the searcher has ended."""
+    """The searcher's suggestion with all of its rungs; None if the searcher has ended."""
     is_alone: bool = False
-    """Whether nothing may run beside it."""
+    """Whether no other trial may run beside it."""
 
 
 Trial = ExplorationTrial | ConfirmationTrial
@@ -39,52 +38,46 @@ Trial = ExplorationTrial | ConfirmationTrial
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Answers:
-    """The knowledge of a session at one moment. A trial is None where there is none, or no time for it."""
+    """The knowledge of a session at one moment. A trial is None if there is none, or no time for it."""
 
     is_faulted: bool
     """Whether the cluster is at fault."""
     may_confirm: Callable[[], bool]
-    """Whether nothing must be explored before confirmation, and the time that is left holds the winners' runs at length
-    with their gates.
-    """
+    """Whether confirmation may begin: nothing must be explored first, and the time holds runs at length with gates."""
     exploration: Callable[[], ExplorationTrial | None]
     confirmation: Callable[[], ConfirmationTrial | None]
     profile: Callable[[], ConfirmationTrial | None]
     is_running: bool = False
     """Whether a trial is running, beside which the next one would run."""
     is_final_running: bool = False
-    """Whether it comes after the search."""
+    """Whether the running trial is a confirmation trial."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Transition:
-    """One row of the table."""
-
     sources: frozenset[State]
     condition: str
     target: State
     trial: str
-    """The trial that the target state runs, in words."""
+    """Text on the trial that the target state runs."""
     answer: Callable[[Answers], Trial | bool | None]
-    """Returns the trial to run, or for a terminal target whether the row is taken."""
+    """Returns the trial to run, or for a terminal target whether the row applies."""
     beside: bool = False
-    """Whether its trial may run beside others: one of the search beside others of the search, a final one beside final
-    ones.
-    """
+    """Whether its trial may run beside others of the same kind (search or confirmation)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """The state that follows, with the trial that it runs; None in a terminal state."""
+    """The next state with its trial; None in a terminal state."""
 
     state: State
     trial: Trial | None = None
     waits: bool = False
-    """Whether what follows waits for the trials that run."""
+    """Whether the decision waits for running trials."""
 
 
 def _confirms(state: State) -> Callable[[Answers], Trial | None]:
-    """Returns the answer of the next confirmation trial, where it is one of `state`."""
+    """Returns a function of the next confirmation trial, None if its state is not `state`."""
     return lambda answers: trial if (trial := answers.confirmation()) and trial.state is state else None
 
 
@@ -172,7 +165,7 @@ TRANSITIONS = (
 
 
 def decide(state: State, answers: Answers) -> Decision:
-    """Returns what follows in `state`. A terminal state stays."""
+    """Returns the decision in `state`. A terminal state is kept."""
     for row in TRANSITIONS:
         if state in row.sources and (answer := row.answer(answers)):
             is_final = isinstance(answer, ConfirmationTrial)
@@ -184,5 +177,5 @@ def decide(state: State, answers: Answers) -> Decision:
 
 
 def resumed(last: State) -> State:
-    """Returns the state in which a session begins whose study was left in the state `last`."""
+    """Returns the state in which a session begins if its study was left in the state `last`."""
     return State.EXPLORING if last is State.EXPLORING else State.RESUMING

@@ -45,7 +45,7 @@ from trainers.records.measurement import Outcome
 from trainers.spec.support import not_installed
 
 _UNSAFE = 1
-"""Exit code where `--safe` refuses the winner, the same as where nothing fits."""
+"""Exit code if `--safe` refuses the winner, the same as if nothing fits."""
 
 
 def search(
@@ -57,15 +57,15 @@ def search(
 ) -> int:
     """Begins or resumes a study; returns the exit code.
 
-    It runs on the cluster of `handle`; without one it connects for the time of the search. The result is shown if
-    `is_printed`. What `others` of the same command have measured teaches it.
+    It runs on the cluster of `handle`, or connects for the duration of the search. The result is shown if `is_printed`.
+    The measurements of `others` of the same command inform its searcher.
 
     Raises:
-        InputError: a user's mistake, found before anything starts.
-        ClusterError: Ray cannot be started, or every trial failed for reasons of its own.
+        InputError: the user made a mistake; raised before anything starts.
+        ClusterError: Ray cannot be started, or every trial failed by itself.
     """
     began_s = time.monotonic()
-    gc.set_threshold(50_000, 20, 20)  # by default a large study's values, which stay, are looked through all the time
+    gc.set_threshold(50_000, 20, 20)  # else a large study's permanent values are scanned again and again
     uri = check_uri(os.environ.get("MLFLOW_TRACKING_URI") or default_uri(options.studies))
     with opened(options) as opening, opening.copying():
         study, request, options = opening.study, opening.request, opening.options
@@ -96,11 +96,12 @@ def search(
 def search_together(
     labelled: Mapping[str, tuple[SearchOptions, Sequence[Other]]], *, handle: ClusterHandle, is_printed: bool
 ) -> list[tuple[int, str]]:
-    """Begins or resumes several studies, which share the cluster of `handle` at a time; returns the exit code of each
-    and what every trial of it failed with, "" for nothing. The labels tell their lines apart.
+    """Begins or resumes several studies that share the cluster of `handle`; their labels mark their lines.
+
+    Returns for each study the exit code and the fault by which every trial failed ("" without one).
 
     Raises:
-        InputError: a user's mistake, found before anything starts.
+        InputError: the user made a mistake; raised before anything starts.
     """
     began_s, openings = time.monotonic(), list[tuple[OpenStudy, StudySetup]]()
     gc.set_threshold(50_000, 20, 20)
@@ -132,10 +133,10 @@ class _Begun:
     session: SessionRun
     result: output.SessionOutput
     is_safe: bool
-    """Whether the winner is to be safe to train."""
+    """Whether the winner must be safe to train."""
 
     def unsafe_reason(self, code: int) -> str:
-        """Returns why the winner is not safe to train, where that is asked for; "" for none."""
+        """Returns why the winner is not safe to train, if that is to be checked; "" otherwise."""
         session = self.session
         return safety.unsafe_reason(session.handle, session.study.path) if self.is_safe and not code else ""
 
@@ -161,7 +162,7 @@ def _begin(
     label: str = "",
     usable: UsableNodes | None = None,
 ) -> _Begun:
-    """Writes the session's first lines, and starts its first processes. Several searches share `usable` nodes."""
+    """Writes the session's first lines and starts its first processes. Several searches share `usable` nodes."""
     study, options, request = opening.study, opening.options, opening.request
     assert study is not None, "a dry run has no trials"
     uri = check_uri(os.environ.get("MLFLOW_TRACKING_URI") or default_uri(options.studies))
@@ -180,7 +181,7 @@ def _begin(
 
 
 def _record_beginning(study: Study, opening: OpenStudy, setup: StudySetup, uri: str) -> None:
-    """Writes the session's first line into the journal, and of a new study the file that repeats it."""
+    """Writes the session's first line into the journal, and for a new study the file that repeats it."""
     if opening.is_resumed:
         study.record(Resume(argv=tuple(sys.argv[1:]), commit=checkout.commit(), study=opening.history.header))
     else:
@@ -205,7 +206,7 @@ def _setup(opening: OpenStudy, handle: ClusterHandle) -> StudySetup:
     """Returns what the session searches on the cluster of `handle`.
 
     Raises:
-        InputError: nothing of it can run there, or a resumed study ran on something else.
+        InputError: nothing can run there, or a resumed study ran on something else.
     """
     request, history = opening.request, opening.history
     with Progress(f"planning {request.space.name} on {handle.cluster.label}"):
@@ -229,7 +230,7 @@ def _setup(opening: OpenStudy, handle: ClusterHandle) -> StudySetup:
 
 @contextmanager
 def connection(options: SearchOptions, request: SearchRequest) -> Generator[ClusterHandle]:
-    """Yields the cluster that the options name, with at least the devices of the request."""
+    """Yields the cluster named by the options, with at least the devices of the request."""
     with connected(
         options.address,
         cpu_workers=_cpu_workers(request),
@@ -243,7 +244,7 @@ def connection(options: SearchOptions, request: SearchRequest) -> Generator[Clus
 
 
 def without_slow_nodes(options: SearchOptions, request: SearchRequest, handle: ClusterHandle) -> ClusterHandle:
-    """Returns `handle` without its slow nodes where the options ask for that.
+    """Returns `handle` without its slow nodes if the options ask for it.
 
     Raises:
         ClusterError: no node would be left, or the probe failed.
@@ -254,7 +255,7 @@ def without_slow_nodes(options: SearchOptions, request: SearchRequest, handle: C
 
 
 def _cpu_workers(request: SearchRequest) -> int:
-    """Returns the number of workers on a cluster without GPUs: the space's, or more where the user asks for more."""
+    """Returns the number of workers on a cluster without GPUs: the space's, or the requested number if it is larger."""
     return max((request.space.miniature or request.space).num_workers or CPU_WORKERS, request.num_devices or 0)
 
 
@@ -295,7 +296,7 @@ def _ending(
 
 
 def budget_of(options: SearchOptions, space: Space) -> Budget:
-    """Returns the user's budget, or the space's own where none is given."""
+    """Returns the user's budget, or the space's if none is given."""
     budget = Budget(max_trials=options.max_trials, time_s=options.time_budget_s, gpu_s=options.gpu_s)
     if budget == Budget() and space.time_budget_s is not None:
         return Budget(time_s=space.time_budget_s, of_space=True)
@@ -305,7 +306,7 @@ def budget_of(options: SearchOptions, space: Space) -> Budget:
 def _lanes(
     options: SearchOptions, setup: StudySetup, handle: ClusterHandle, usable: UsableNodes, *, is_told: bool
 ) -> Lanes:
-    """Returns where the session's trials run. Two points that a recheck compares run one after the other."""
+    """Returns where the session's trials run. The two points of a recheck run one after the other."""
     mode = "off" if options.study.recheck else options.side_by_side
     lanes = lanes_of(mode, setup.cluster, handle, usable, usable.has_refused)
     if is_told and (sentence := lanes_sentence(lanes, mode)):
@@ -314,14 +315,15 @@ def _lanes(
 
 
 def _start_workers(setup: StudySetup, handle: ClusterHandle, lanes: Lanes, num_left: int) -> None:
-    """Starts the first trials' processes while Tune starts, where their nodes are known; the search has `num_left` to
-    run, after which its final ones come.
+    """Starts the first trials' processes while Tune starts, if their nodes are known.
+
+    `num_left` is the number of trials left before confirmation.
     """
     from trainers.startup import prestart  # imports Ray, which reads at import the settings that `connected` made
 
     num_trials = max(1, min(lanes.count(), num_left))
     if handle.has_gpus and lanes.count() > 1:
-        num_places = lanes.count() // lanes.trials_per_node  # which trials fill in turn
+        num_places = lanes.count() // lanes.trials_per_node  # trials fill these places in turn
         trials_of = {
             node.id: len(range(number // lanes.nodes_per_trial, num_trials, num_places))
             for number, node in enumerate(handle.nodes[: num_places * lanes.nodes_per_trial])

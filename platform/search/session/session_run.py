@@ -47,8 +47,6 @@ PROBE_S = 5.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Other:
-    """Another search of the same command."""
-
     setup: StudySetup
     history: History
     """Its measurements before this session."""
@@ -74,10 +72,10 @@ class SessionRun:
     ) -> None:
         """Takes over a session that began at `began_s`.
 
-        The `leftover` of an earlier driver on the cluster is swept first; the `mirror` starts with the first trial. The
-        `result` states the session's exit code, and shows what was measured if `run` does not return: the process ends
-        in it when the cluster's head is gone. Trials run in `lanes`; None: one at a time. The `label` tells its lines
-        from those of `others` of the same command, which teach it.
+        An earlier driver's `leftover` is swept first; the `mirror` starts with the first trial. The `result` gives the
+        session's exit code, and shows the result if `run` does not return: the process ends there if the cluster's head
+        is lost. Trials run in `lanes` (None: one at a time). The `label` marks the session's lines. The measurements of
+        `others` of the same command inform its searcher.
         """
         self._lanes, self._label, self._others = lanes, label, others
         self.study, self.setup, self.handle, self._budget = study, setup, handle, budget
@@ -86,15 +84,15 @@ class SessionRun:
         self._loop: SearchLoop | None = None
         self.stdout = sys.stdout
         self.ending = threading.Lock()
-        """Held, from the moment it begins, by the thread that first writes the session's end."""
+        """Held from its beginning by the thread that first writes the session's end."""
 
     def run(self) -> tuple[int, str]:
-        """Searches, records how the session ended, and returns the exit code and reason; see `run_together`."""
+        """Searches, records the session's end, and returns exit code and reason; see `run_together`."""
         ((code, reason),) = run_together([self])
         return code, reason
 
     def begin(self) -> None:
-        """Records the plan, and begins to mirror the journal with the first trial."""
+        """Records the plan, and starts to mirror the journal with the first trial."""
         history, plan = self.study.follow()[1], planned(self.setup.plan)
         if history.planned is None or history.planned.layouts != plan.layouts:
             self.study.record(plan)
@@ -107,8 +105,9 @@ class SessionRun:
 
     @contextlib.contextmanager
     def searching(self, scratch: Path, on_lost: Callable[[str], None]) -> Generator[SearchLoop]:
-        """Yields the session's loop, whose trials are followed until the end of the `with`; `on_lost` gets a sentence
-        if one of them does not start. Files that others need not keep are in `scratch`.
+        """Yields the session's loop and reports on its trials until leaving.
+
+        `on_lost` gets a sentence if a trial does not start. Temporary files are in `scratch`.
         """
         from platform.search.loop import tune  # imports Ray, which reads at import the settings that `connected` made
 
@@ -130,7 +129,7 @@ class SessionRun:
                 yield loop
 
     def end(self, *, is_interrupted: bool) -> tuple[int, str]:
-        """Records how the session ended; returns the exit code and the reason why it has no result, "" for none."""
+        """Records the session's end; returns the exit code and the reason why it has no result ("" if it has one)."""
         code, reason, fault, left_out, loop = 0, "", "", "", self._loop
         if is_interrupted:
             code = INTERRUPTED
@@ -146,26 +145,26 @@ class SessionRun:
         return code, fault
 
     def tell_end(self, code: int, reason: str, last_words: str) -> None:
-        """Records and shows how the session ended from a thread that is about to end the process."""
+        """Records and shows the session's end from a thread that is about to end the process."""
         self._record_end(code, reason)
-        with redirect_stdout(self.stdout):  # Tune's output is kept from it just now
+        with redirect_stdout(self.stdout):  # Tune's output is being redirected at this moment
             self._result.show()
         print_line(last_words)
 
     def shows(self) -> bool:
-        """Shows the result; returns whether this call did, or another one before it."""
         return self._result.show()
 
     def _probe_s(self) -> float | None:
-        """Returns the seconds in which the first trial measures devices and links; None where they are known, or one
-        host of CPUs has nothing to predict.
+        """Returns the seconds in which the first trial measures devices and links.
+
+        None if they are known, or if a single CPU host has nothing to predict.
         """
         setup, handle = self.setup, self.handle
         has_links = setup.cluster.num_devices > 1 and (handle.has_gpus or len(handle.nodes) > 1)
         return PROBE_S if has_links and setup.probe is None and setup.recipes[0].has_model else None
 
     def _relearn(self, probe: Probe) -> searchers.Searcher[Candidate]:
-        """Keeps for the cluster what the first trial measured; returns a searcher whose predictions have it."""
+        """Stores the first trial's probe for the cluster; returns a searcher that predicts with it."""
         setup, handle = self.setup, self.handle
         if setup.cluster.num_devices == handle.cluster.num_devices:
             probe = dataclasses.replace(
@@ -233,10 +232,9 @@ class SessionRun:
 
 
 def run_together(sessions: Sequence[SessionRun]) -> list[tuple[int, str]]:
-    """Searches in all of these sessions at a time, on the cluster that they share; records how each ended, and returns
-    the exit code and reason of each.
+    """Searches in all of these sessions at a time on their shared cluster; records how each ended.
 
-    The reason is what every trial failed with, "" for nothing.
+    Returns for each session the exit code and the fault by which every trial failed ("" without one).
     """
     for session in sessions:
         session.begin()
@@ -256,7 +254,7 @@ def _search(sessions: Sequence[SessionRun], scratch: Path) -> None:
     handle = sessions[0].handle
 
     def leave_lost_cluster(reason: str) -> None:
-        """Ends the process: calls into Ray now block until Ray ends the process without a message."""
+        """Ends the process, because calls into Ray now block until Ray ends the process without a message."""
         _leave(sessions, ClusterError.exit_code, reason, lambda study: f"cluster fault: {reason}; {study}")
 
     with contextlib.ExitStack() as stack:
@@ -267,10 +265,10 @@ def _search(sessions: Sequence[SessionRun], scratch: Path) -> None:
 
 
 def _stuck(sessions: Sequence[SessionRun]) -> None:
-    """Ends the process some time after Ctrl-C where a call into Ray has not returned."""
+    """Ends the process some time after Ctrl-C if a call into Ray has not returned."""
     stuck = f"Ray did not end within {INTERRUPT_S:.0f} s of the interrupt: --resume sweeps what is left of it."
     _leave(sessions, INTERRUPTED, "", lambda _: stuck)
-    # The main thread has written the sessions' ends, and is stuck in leaving Ray, or showing a result.
+    # The main thread has written the sessions' ends, and is stuck in leaving Ray or showing a result.
     shown = [session.shows() for session in sessions]
     if any(shown):
         print_line(stuck)
@@ -282,8 +280,9 @@ def _stuck(sessions: Sequence[SessionRun]) -> None:
 
 
 def _leave(sessions: Sequence[SessionRun], code: int, reason: str, words: Callable[[str], str]) -> None:
-    """Ends the process from another thread; returns where the ends of all sessions are already written. The last
-    `words` of each are made from the sentence on how to go on with its study.
+    """Ends the process from another thread; returns if the ends of all sessions are already written.
+
+    `words` makes each session's last line from the sentence on how to continue its study.
     """
     unended = [session for session in sessions if session.ending.acquire(blocking=False)]
     if not unended:

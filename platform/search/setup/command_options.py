@@ -1,4 +1,4 @@
-"""The options of a search of the user's own command or function: what they need, and what they refuse."""
+"""The options of a search of the user's own command or function: required and refused ones."""
 
 import dataclasses
 from pathlib import Path
@@ -10,7 +10,7 @@ from search_spaces.function import space_of_function
 from search_spaces.space import Space
 
 ONLY_OF_COMMANDS = ("tokens_per_step", "seq_len", "step_line")
-"""Options that only a training of the user's own has."""
+"""Options that only a user's own training has."""
 _OF_MODELS = {
     "space": "names another subject",
     "further": "name other subjects",
@@ -22,10 +22,10 @@ _OF_MODELS = {
     "all": "measures a space's named points",
     "device_memory_gib": "limits this project's own allocator",
 }
-"""Options of a study that a command does not take, each with why."""
+"""Options of a study that a command does not take, with the reason."""
 _ENDINGS = {"profile": "profiles steps of this project's processes", "safe": "trains a model of this project's"}
 _OF_FUNCTIONS = {"set", "device_memory_gib", "profile"}
-"""The ones of these that a function takes all the same: it runs in this project's processes."""
+"""Of these, the options that a function takes, because it runs in this project's processes."""
 
 
 def option_name(field: str) -> str:
@@ -34,10 +34,10 @@ def option_name(field: str) -> str:
 
 
 def check_options(options: SearchOptions) -> None:
-    """Refuses options that a command or a function does not have.
+    """Checks that no option is given that a command or function does not have, and none is missing.
 
     Raises:
-        InputError: one is given, or one that it needs is missing.
+        InputError: an option is refused or missing.
     """
     study, default = options.study, StudyOptions()
     reasons = {name: why for name, why in _OF_MODELS.items() if getattr(study, name) != getattr(default, name)}
@@ -57,10 +57,10 @@ def check_options(options: SearchOptions) -> None:
 
 
 def _check_can_learn_length(options: SearchOptions) -> None:
-    """Refuses a command whose length of a sequence nothing would tell.
+    """Checks that the first step of a command without a sequence length can show it.
 
     Raises:
-        InputError: see the sentences.
+        InputError: it cannot; the text says why.
     """
     study = options.study
     if GRAD_ACCUM not in _holes(study):
@@ -110,5 +110,4 @@ def space_of(study: StudyOptions) -> Space:
 
 
 def with_length(study: StudyOptions, seq_len: int) -> StudyOptions:
-    """Returns the options with the length that the command's first step told."""
     return dataclasses.replace(study, seq_len=seq_len)

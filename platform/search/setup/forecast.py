@@ -37,11 +37,11 @@ class Forecast:
     start_s: float = 0.0
     """Seconds that later trials take beyond their steps."""
     winners: Mapping[str, Measurement] = dataclasses.field(default_factory=dict[str, Measurement])
-    """The layout that is predicted to be the fastest, by recipe id, as its likely best rung would be measured."""
+    """By recipe id: the predicted fastest layout, as its likely best rung would be measured."""
 
     @property
     def trial_s(self) -> float:
-        """Seconds of a later trial of one rung; 0 where nothing is predicted."""
+        """Seconds of a later trial of one rung; 0 without predictions."""
         rungs_s = [sum(winner.step_times_s) for winner in self.winners.values()]
         return self.start_s + max(rungs_s) if rungs_s else 0.0
 
@@ -50,16 +50,14 @@ NO_FORECAST = Forecast()
 
 
 def compile_s(layout: Layout, num_layers: int) -> float:
-    """Returns the seconds that a trial's first step of the layout takes longer than the next, on a GPU."""
+    """Returns the additional seconds of the layout's first step in a trial on a GPU."""
     if layout.compile == "model":
         return WHOLE_MODEL_S * (num_layers / layout.parts("depth") / WHOLE_MODEL_LAYERS) ** WHOLE_MODEL_POWER
     return COMPILE_S[layout.compile]
 
 
 def forecast_of(plan: SearchPlan, timing: Timing) -> Forecast:
-    """Returns what trials of the plan are expected to take; an empty forecast where the cost model does not know the
-    devices.
-    """
+    """Returns the expected times of the plan's trials; `NO_FORECAST` if the cost model does not know the devices."""
     if plan.columns is None:
         return NO_FORECAST
     fastest: dict[str, PlannedLayout] = {}

@@ -24,12 +24,12 @@ from trainers.spec.workload import holes_in
 
 _BUILT_IN = frozenset((*search_spaces.names(), *search_spaces.reference.names()))
 SideBySide = Literal["off", "auto", "on"]
-"""The ways in which trials run: one at a time; each on whole nodes of its own; on disjoint devices of a node too."""
+"""How trials run: "off": one at a time; "auto": on whole nodes each; "on": also on disjoint devices of a node."""
 _SUBJECT, _TRIALS, _PLACES = "what is searched", "trials", "cluster and study"
 
 
 def _counts(text: str) -> tuple[int, ...]:
-    """Returns the numbers of devices, ascending, each once."""
+    """Returns the distinct numbers of devices, ascending."""
     with contextlib.suppress(ValueError):
         values = sorted({int(part) for part in text.split(",")})
         if values[0] >= 1:
@@ -164,11 +164,11 @@ class StudyOptions:
 
     @property
     def is_own(self) -> bool:
-        """Whether a training of the user's own is searched, and no space."""
+        """Whether a user's own training is searched, and no space."""
         return bool(self.command or self.build)
 
     def with_absolute_paths(self) -> "StudyOptions":
-        """Returns the same options with absolute paths, valid in any working folder."""
+        """Returns the options with absolute paths, valid in any working folder."""
         space, old = self.space and _located_space(self.space), self.learn_from
         further = tuple(map(_located_space, self.further))
         if old is not None and is_path(old) and not is_address(old):
@@ -185,11 +185,11 @@ class StudyOptions:
         return () if without_file else (user_path(str(self.space)),)
 
     def differences(self, stored: "StudyOptions") -> list[str]:
-        """Returns the options given here that differ from those `stored` with the study, as a user types them."""
+        """Returns the names, as typed, of options given here that differ from those `stored` with the study."""
         default = StudyOptions()
         names = (field.name for field in dataclasses.fields(self))
         changed = [name for name in names if getattr(self, name) not in (getattr(default, name), getattr(stored, name))]
-        # Where no revision is asked for, the stored one is kept.
+        # Without a requested revision, the stored one is kept.
         if "space" in changed and str(stored.space).partition("@")[0] == self.space:
             changed.remove("space")
         words = {
@@ -284,7 +284,7 @@ class SearchOptions:
     json: bool = json_field(group=_PLACES)
 
     def located(self) -> "SearchOptions":
-        """Returns the same options with absolute paths, and of a study to resume its folder of studies and its name."""
+        """Returns the options with absolute paths; `resume` becomes a name in `studies`."""
         studies, resume = self.studies, self.resume
         if resume is not None:
             studies, resume = located(studies, resume)
@@ -293,12 +293,12 @@ class SearchOptions:
 
 
 def with_command(options: SearchOptions, command: Sequence[str]) -> SearchOptions:
-    """Returns the options with the words behind `--`, a command, which as the function of `--build` runs in the working
-    folder, unless a file said another; unchanged without either.
+    """Returns the options with the words after `--` as the command to search.
+
+    A command or function runs in the working folder unless a file named another one. Unchanged without either.
 
     Raises:
-        InputError: two trainings are given; or several numbers of devices, and the command has no hole for their
-            number.
+        InputError: two trainings are given, or several numbers of devices and the command has no hole for them.
     """
     study = options.study
     if study.is_own and command:
@@ -328,7 +328,7 @@ def options_of(header: StudyHeader) -> StudyOptions:
 
 
 def read_options(stored: Mapping[str, Any]) -> StudyOptions:
-    """Returns the `stored` options of a file.
+    """Returns the options `stored` in a file.
 
     Raises:
         InputError: this version does not know one of them.

@@ -1,4 +1,4 @@
-"""A training of the user's own in a YAML file: a command or a function, with its axes and what they leave out."""
+"""A user's own training in a YAML file: a command or a function, with its axes and excluded combinations."""
 
 import dataclasses
 import shlex
@@ -20,11 +20,12 @@ _KEYS = (
 
 
 def with_training_file(options: SearchOptions) -> SearchOptions:
-    """Returns the options with what the file that they name as space says, as if it had been typed; unchanged where
-    they name no YAML file. What is typed beside it counts in its place.
+    """Returns the options with the content of the YAML file that they name as space, as if it had been typed.
+
+    Typed options take precedence over the file's. Unchanged if the space is no YAML file.
 
     Raises:
-        InputError: the file cannot be read, or says something that it cannot.
+        InputError: the file cannot be read or has an invalid entry.
     """
     space = options.study.space
     if space is None or not space.endswith(SUFFIXES):
@@ -95,7 +96,7 @@ def _words(command: Any) -> list[str]:
 
 
 def _with_values(words: Sequence[str], axes: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Yields the words with the values of axes in the first hole of each."""
+    """Yields the words with each axis' values inserted in its first hole."""
     left = dict(axes)
 
     def with_values(hole: Any) -> str:
@@ -136,10 +137,10 @@ def _number(content: Mapping[str, Any], key: str) -> int | None:
 
 
 def _without(content: Mapping[str, Any], axes: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Yields each combination of values that is left out, as `flags_text` of its values, alternatives apart by commas.
+    """Yields each excluded combination as `flags_text` of its values, alternatives joined by commas.
 
     Raises:
-        ValueError: it is no mapping of axes to their values.
+        ValueError: an entry is not a mapping of axes to their values.
     """
     listed = content.get("without") or []
     if not isinstance(listed, list):
