@@ -17,7 +17,7 @@ OF_OTHERS = frozenset((
     "_build_compact_grad_partition_buffer", "_ToFloat8ConstrFunc", "all_reduce_stream", "AllGatherCoalescedHandle",
     "AsyncCollectiveTensor", "average_tensor", "ban_recompute_materialized_backward", "bloom_gelu_back",
     "bloom_gelu_forward", "bytes_to_unicode", "copy_chunk_with_pad", "copy_grads_in_partition",
-    "CUDACachingAllocator.cpp", "cuInit", "ddp_bucket_size", "efficient_gemm.md", "finalize_backward", "fp8_params",
+    "CUDACachingAllocator.cpp", "cuInit", "ddp_bucket_size", "efficient_gemm.md", "F.linear_cross_entropy", "finalize_backward", "fp8_params",
     "fsdp_pre_all_gather", "FSDPParam.accumulate_unsharded_grad_if_needed", "FSDPParamGroup.wait_for_unshard",
     "fwd_cache", "is_first_microbatch", "log_table", "modeling_gpt2.py", "modeling_llama.py", "NewGELUActivation",
     "nf4_tensor.py", "nohup", "partition_grads", "pipe_partitioned", "reduce_scatter_coalesced",
