@@ -63,7 +63,7 @@ class Search:
             self.stop()
             raise
         self._relay.join()
-        last = self._lines[-1].strip() if self._lines else f"the search ended with exit code {code} and no word"
+        last = self._lines[-1].strip() if self._lines else f"the search ended with exit code {code} without a message"
         if code == InputError.exit_code:
             raise InputError(last.removeprefix("error: "))
         if code == INTERRUPTED:

@@ -63,7 +63,7 @@ def compared(options: PlanOptions, console: Console) -> Answer:
     """
     demands = Demands(deadline_s=options.deadline, max_cost=options.max_cost)
     if not options.cluster:
-        raise InputError("a comparison needs each of its clusters: --cluster 2x8xH100@400 --cluster 8xB200")
+        raise InputError("name each cluster of the comparison: --cluster 2x8xH100@400 --cluster 8xB200")
     spaces = [space_of(options.alone(name, options.cluster[0])) for name in options.space]
     options.check_comparison(spaces)
     with contextlib.ExitStack() as stack:

@@ -133,7 +133,7 @@ def _nothing_of(
     options = " ".join(f"--set {axis}={','.join(map(str, values))}" for axis, values in requested.items())
     choices = {axis: dict.fromkeys(str(values[axis]) for values in strategies.values()) for axis in requested}
     has = "; ".join(f"{axis} {' or '.join(values)}" for axis, values in choices.items())
-    return f"{software} runs nothing of {options}: it has {has}; leave out what is not its own"
+    return f"{software} runs nothing of {options}: it has {has}; leave out the other values"
 
 
 def _of_degrees(space: Space) -> Space:

@@ -84,7 +84,7 @@ def _written(options: PlanOptions, console: Console) -> ClusterSpec:
     written = options.cluster[0] if options.cluster else "ray" if in_ray else None
     if written is None:
         raise InputError(
-            "say --cluster: 8xA100-80GB, a name of the catalogue, or ray for the cluster that Ray has here"
+            "give --cluster: 8xA100-80GB, a name of the catalogue, or ray for the cluster that Ray has here"
         )
     if options.address and written != "ray":
         raise InputError(f"--address belongs to --cluster ray, not to {written}")

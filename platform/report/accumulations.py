@@ -18,7 +18,7 @@ from trainers.records.measurement import Measurement, Outcome
 from trainers.spec.recipe import Recipe
 
 OPEN_MARK = "?"
-OPEN_NOTE = f"{OPEN_MARK} not resolved by runs of both beside each other."
+OPEN_NOTE = f"{OPEN_MARK} not resolved by paired runs."
 Family = dict[int, RecipeResult]
 """Results by accumulation, ascending."""
 

@@ -37,7 +37,7 @@ def sentences(difference: Difference) -> list[str]:
             " and the cost model's error" if any(change.source == "predicted" for change in difference.changes) else ""
         )
         belongs = "" if abs(unexplained_ratio - 1) < NOTED / 2 else f" It belongs to {whose}{model}."
-        lines.append(f"Left over: {_effect(unexplained_ratio, ratio)}.{belongs}")
+        lines.append(f"Unexplained: {_effect(unexplained_ratio, ratio)}.{belongs}")
     lines += [f"Also {surrounding.names[0]}: {surrounding.values}." for surrounding in difference.surroundings]
     lines += [f"Measured: {name} takes {figure(abs(s) * 1e3)} ms {'more' if s > 0 else 'less'}."
               for name, s in difference.parts.items()]  # fmt: skip

@@ -40,9 +40,9 @@ def unresolved_sentence(result: RecipeResult) -> str:
 def _resolving(runs: int | None) -> str:
     """Returns a sentence on the number of runs that would resolve which unresolved point is the fastest."""
     if runs is None:
-        return "It takes two runs of each beside each other at least."
+        return "At least two paired runs of each are needed."
     number = f"more than {MOST_RUNS}" if runs > MOST_RUNS else f"about {runs}"
-    return f"By the spread so far it takes {number} runs of each beside each other, fewer on a quiet machine."
+    return f"By the spread so far {number} paired runs of each are needed, fewer on a quiet machine."
 
 
 def disturbance_sentences(result: RecipeResult) -> list[str]:

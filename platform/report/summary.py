@@ -31,7 +31,7 @@ _NEARNESS = (
 """Outcomes ordered by how near the point came to a result, nearest first."""
 _MEMORY = frozenset({Outcome.THRASH, Outcome.OOM, Outcome.SKIPPED})
 
-_GOES_ON = "--resume goes on, where a budget ended it with a larger one"
+_GOES_ON = "--resume continues; after a budget ended it, give a larger one"
 
 _LAGS = 0.05
 """A device lags if its matmul peak is below the median's by more than this share."""

@@ -93,7 +93,7 @@ def test_the_surroundings_are_listed_once_each():
     assert "Also clocks lowered by: nothing to power cap." in lines
     assert "Also GPU memory of other processes: 0 to 22.8 GiB." in lines
     assert any("the last micro-step" in line and "200 ms more" in line for line in lines)
-    assert any(line.startswith("Left over: 10.0% slower, 100% of the difference.") for line in lines)
+    assert any(line.startswith("Unexplained: 10.0% slower, 100% of the difference.") for line in lines)
 
 
 def test_a_warning_that_workers_of_one_alone_were_given_is_listed():

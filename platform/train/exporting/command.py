@@ -202,7 +202,7 @@ def _export_flags(options: ExportOptions, out: Path) -> Exported:
                          " --start-from and --run out")  # fmt: skip
     target = read_target(options.target, absolute_path(options.studies), None, trusted=options.trust)
     if target.recipe is None or target.batch is None:
-        raise InputError(f"{options.target} has no recipe and batch, whose flags could be written: give a study")
+        raise InputError(f"{options.target} has no recipe and batch, from which flags could be written: give a study")
     flags = shlex.join(trainer_flags(target.recipe, target.layout, target.batch))
     out.mkdir(parents=True, exist_ok=True)
     with replacing(out / "flags.txt") as part:

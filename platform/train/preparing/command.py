@@ -50,7 +50,7 @@ class PrepareOptions:
     separator: str | None = option(
         None,
         metavar="TEXT",
-        about=r"what stands between the documents of a text file, \n and \t being read; without it a file is a"
+        about=r"text between the documents of a text file, \n and \t being read; without it a file is a"
         " document",
     )
     chat: bool = option(

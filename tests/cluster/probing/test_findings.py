@@ -226,7 +226,7 @@ def test_a_plan_without_a_cluster_says_how_to_name_one(
     assert main(["bloom7b", "--cluster", "missing.json"]) == 2
     output = capsys.readouterr().err.splitlines()
     assert [line.removeprefix("error: ").split(":")[0] for line in output] == [
-        "say --cluster",
+        "give --cluster",
         "--address belongs to --cluster ray, not to 8xH100",
         "missing.json cannot be read",
     ]
