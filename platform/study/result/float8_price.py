@@ -39,7 +39,7 @@ class Float8Price:
         low, high = self.speed_interval or (0.0, math.inf)
         times = f"{figure(self.speed_ratio)} times bf16's tokens/s"
         if low <= 1 <= high:
-            return f"{times}, which is not resolved by runs of both beside each other"
+            return f"{times}, which is not resolved by paired runs"
         times += f" (95 % interval {figure(low)} to {figure(high)})"
         return times if low > 1 else f"slower, {times}, so that bf16 is the better recipe here"
 

@@ -146,9 +146,8 @@ def sentences(verdict: StrategyVerdict) -> list[str]:
     seeds = max(len(mark_by_seed) for mark_by_seed in verdict.marks.values())
     basis = f"95 % intervals over {seeds} seeds" if seeds > 1 else "one seed, without an interval: --seeds 3 gives one"
     if others := names[1:]:
-        lines.append(
-            f"Beside {names[0]}, until the held-out loss {verdict.target_loss:.3f} that all trainings reached ({basis}):"
-        )
+        target = f"the held-out loss {verdict.target_loss:.3f} that all trainings reached"
+        lines.append(f"Beside {names[0]}, until {target} ({basis}):")
         lines += [_compared(verdict, name) for name in others]
     equal = f"{count(verdict.equal_tokens)} tokens", duration(verdict.equal_hours * 3600)
     lines.append(f"Held-out loss at equal tokens ({equal[0]}) and at equal time ({equal[1]}):")

@@ -66,7 +66,7 @@ def test_each_precision_has_its_winner_and_the_price_names_speed_and_loss() -> N
     assert (price.mean_loss_change, price.last_loss_change) == (pytest.approx(0.015), pytest.approx(0.02))
     output = _sentences(history)
     assert "fp8_tensorwise beside bf16: 1.25 times bf16's tokens/s, which is not resolved" in output
-    assert " by runs of both beside each other; over the numerics gate's 2 steps of 8" in output
+    assert " by paired runs; over the numerics gate's 2 steps of 8" in output
     assert "+1.5 % in the mean and +2 % at the last step" in output
     assert "bf16: embedding, norms, attention, head" in output
     assert as_json(result)["recipes"][1]["float8_price"]["speed_ratio"] == pytest.approx(1.25)
