@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 
 from platform.study.journal import Tail
+from trainers.host.abandoned import end_abandoned
 from trainers.records.journal import Line
 
 ROOT = Path(__file__).parents[2]
@@ -157,6 +158,7 @@ class Session:
             if lives(process):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
+        end_abandoned()  # of a command whose supervisor was among them
 
     def family(self) -> list[psutil.Process]:
         """Returns every process that descends from the search now."""

@@ -14,11 +14,11 @@ from typing import Any
 
 from trainers.commands import supervisor
 from trainers.commands.steps import text_of
+from trainers.host.abandoned import RUN_MARK
 from trainers.host.failures import GIB
 
 STEPS = "LAYOUT_SEARCH_STEPS"
 """Environment variable that names the file for lines of steps."""
-_MARK = "LAYOUT_SEARCH_RUN"
 _OUT = "out"
 _RAYS_MODULES = "/runtime_resources/"
 """Part of the paths under which Ray unpacks the job's code."""
@@ -41,7 +41,7 @@ class CommandProcesses:
         """
         self._scratch, self._mark = scratch, uuid.uuid4().hex
         self.log, self.steps = scratch / "log", scratch / "steps.jsonl"
-        ours = {_MARK: self._mark, STEPS: str(self.steps), "PYTHONUNBUFFERED": "1"}
+        ours = {RUN_MARK: self._mark, STEPS: str(self.steps), "PYTHONUNBUFFERED": "1"}
         if gpus:
             ours["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         variables = {**_first_environment(), **environment, **ours}

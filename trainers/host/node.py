@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
+from trainers.host.abandoned import end_abandoned
 from trainers.spec import engines, optional_kernels
 
 GIB = 2**30
@@ -33,8 +34,9 @@ of an H200.
 def facts(gpu: bool) -> dict[str, Any]:
     """Returns name, memory (GiB) and, for GPUs, compute capability of the node's devices, and the facts that a
     preflight checks: `versions`, `uncompiled`, `replaced_libraries`, `temp` with `temp_free_mib`, `held` (GPUs in use
-    by others) and `unix_s` (its clock). Raises NVML's errors.
+    by others) and `unix_s` (its clock). Ends abandoned processes of this user's commands. Raises NVML's errors.
     """
+    end_abandoned()  # first, because they hold GPUs
     temp = tempfile.gettempdir()
     facts_now = {"versions": versions(), "uncompiled": uncompiled(), "temp": temp, "temp_free_mib": free_mib(temp)}
     return (

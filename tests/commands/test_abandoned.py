@@ -1,0 +1,85 @@
+"""A command whose supervisor was killed with its trial: the next look at the node ends what is left of it."""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from trainers.commands import supervisor
+from trainers.commands.processes import CommandProcesses
+from trainers.host import abandoned, node
+
+FORKS = """
+import os, subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+time.sleep(600)
+"""
+
+
+def _seen(condition: Callable[[], bool]) -> bool:
+    until_s = time.monotonic() + 30
+    while not condition() and time.monotonic() < until_s:
+        time.sleep(0.02)
+    return condition()
+
+
+class _Run:
+    """A command of two processes that sleep."""
+
+    def __init__(self) -> None:
+        scratch = CommandProcesses.new_scratch()
+        self.processes = CommandProcesses(
+            [sys.executable, "-c", FORKS], folder="", scratch=scratch, gpus=0, environment={}
+        )
+        self.mark, self.supervisor = self.processes._mark, self.processes._process.pid  # pyright: ignore[reportPrivateUsage]
+        assert _seen(lambda: len(self.pids) == 2)
+        # A process between fork and exec has its parent's environment, so both are seen once they sleep.
+
+    @property
+    def pids(self) -> list[int]:
+        return [pid for pid in supervisor.of_command(self.mark, self.supervisor) if pid != self.supervisor]
+
+
+@pytest.fixture
+def runs() -> Iterator[tuple[_Run, _Run]]:
+    both = _Run(), _Run()
+    yield both
+    for run in both:
+        run.processes.close()
+        for pid in run.pids:
+            os.kill(pid, 9)
+
+
+def test_what_a_killed_supervisor_left_ends_at_the_next_look_at_the_node(runs: tuple[_Run, _Run]) -> None:
+    killed, running = runs
+    left = killed.pids
+    psutil.Process(killed.supervisor).kill()
+    assert _seen(lambda: psutil.Process(killed.supervisor).status() == psutil.STATUS_ZOMBIE)
+    assert killed.pids == left, "else nothing is left to end"
+    node.facts(gpu=False)
+    assert _seen(lambda: not killed.pids) and len(running.pids) == 2
+
+
+def test_a_run_that_searches_by_itself_does_not_end_itself(
+    runs: tuple[_Run, _Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed, _ = runs
+    monkeypatch.setenv(abandoned.RUN_MARK, killed.mark)
+    psutil.Process(killed.supervisor).kill()
+    assert _seen(lambda: psutil.Process(killed.supervisor).status() == psutil.STATUS_ZOMBIE)
+    assert abandoned.end_abandoned() == [] and len(killed.pids) == 2
+
+
+def test_no_other_process_is_touched(tmp_path: Path) -> None:
+    """Checks a process with a text in its environment that only looks like a mark."""
+    with psutil.Popen(
+        [sys.executable, "-c", "import time; time.sleep(600)"],
+        env={"NAME": f"{abandoned.RUN_MARK}={'0' * 32}"},
+        cwd=tmp_path,
+    ) as other:
+        assert abandoned.end_abandoned() == [] and other.is_running()
+        other.kill()
