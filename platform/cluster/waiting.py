@@ -32,6 +32,7 @@ def for_nodes(num_gpus: int | None, limit_s: float) -> Generator[None]:
     """
     import ray
     from ray.autoscaler.sdk import request_resources
+    from ray.autoscaler.v2.utils import is_autoscaler_v2
 
     provider = provider_of(ray)
     target = provider.awaited(num_gpus)
@@ -39,6 +40,8 @@ def for_nodes(num_gpus: int | None, limit_s: float) -> Generator[None]:
         yield
         return
     if target.bundles:
+        # A process caches the autoscaler version of its first cluster; requests for the other version are lost.
+        is_autoscaler_v2(fetch_from_server=True)
         request_resources(bundles=target.bundles)
     try:
         wait(target, limit_s, live=lambda: _live(ray, target), state=provider.state)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from search_spaces.candidate import OWN
 from search_spaces.function import space_of_function
 from search_spaces.space import Space
 from trainers.spec.codec import from_json, to_json
@@ -26,7 +27,7 @@ def test_its_axes_are_a_product_and_micro_batches_double(tmp_path: Path) -> None
         "width=256 mode=a", "width=256 mode=b", "width=512 mode=a", "width=512 mode=b",
     ]  # fmt: skip
     assert {candidate.micro_batches for candidate in candidates} == {(1, 2, 4, 8, 16)} and rejected == ()
-    assert candidates[0].axes == {"recipe": candidates[0].recipe.id, "width": 256.0, "mode": "a"}
+    assert candidates[0].axes == {"recipe": candidates[0].recipe.id, f"{OWN}width": 256.0, f"{OWN}mode": "a"}
     listed, _ = _space(tmp_path, "micro_batch=8,2").candidates(4)
     assert [(candidate.layout.label, candidate.micro_batches) for candidate in listed] == [("as it stands", (2, 8))]
 

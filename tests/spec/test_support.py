@@ -287,7 +287,7 @@ def test_nothing_that_the_contract_runs_is_refused(monkeypatch: pytest.MonkeyPat
             GPUS,
             "no llama with a norm after the embedding, gpt2 asks for one: use bloom or gpt2",
         ),
-        ({"model": dataclasses.replace(GPT2, num_kv_heads=2)}, {}, GPUS, "2 of 4: use arcee"),
+        ({"model": dataclasses.replace(GPT2, num_kv_heads=2)}, {}, GPUS, "2 of 4: use apertus or arcee"),
         (
             {"model": dataclasses.replace(BLOOM, ffn_size=64)},
             {"attention": "eager"},

@@ -77,7 +77,7 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.mark.ray
 def test_an_autoscaler_starts_what_is_awaited_keeps_it_and_takes_it_down_after(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port = free_port()
     file = _cluster_file(folder, f"{ray.util.get_node_ip_address()}:{port}")
@@ -93,6 +93,8 @@ def test_an_autoscaler_starts_what_is_awaited_keeps_it_and_takes_it_down_after(
     with started(folder, *options, port=port, environment=identity | second | open_to_all) as address:
         environment = {"py_modules": [str(ROOT / "trainers")]}
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, runtime_env=environment)
+        # A process that asked another cluster before this one, as notebooks do, keeps that one's answer.
+        monkeypatch.setattr("ray.autoscaler.v2.utils.cached_is_autoscaler_v2", False)
         try:
             assert _gpus() == 0
             with waiting.for_nodes(4, 900):
