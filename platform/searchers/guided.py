@@ -8,7 +8,8 @@ share (`PASSED_OVER`) of the largest. Choosing the largest saving would trust di
 extrapolates from a few trials more than the plan's order. Recipes take turns, since each has its own winner. An earlier
 study's measurements correct the predictions too, but are neither picked nor incumbents; the largest saving decides
 then. Where the cost model does not know the devices, nothing is predicted: the first trials are spread over the values
-of the axes, and regressions learn times and what fits from the measurements alone.
+of the axes, and regressions learn times and what fits from the measurements alone. Where a model stands in for a user's
+own training, times are predicted, and what fits is learned from the measurements.
 
 Where trials run side by side, each point whose result is not there yet counts as measured at its believed time, the
 posterior's mean (the kriging believer of Ginsbourger et al. 2010): what is suggested beside it must pay even then.
@@ -63,7 +64,10 @@ class Guided(Generic[C]):
         self._problem = problem
         self._points = points = make_points(problem)
         rows = problem.rows
-        self._pruning = Pruning(rows, points)
+        # A prediction of a foreign script's memory rules out nothing and delays nothing: it counts in the plan's order
+        # alone. What fits is learned as without predictions, from what ran.
+        of_memory = make_points(dataclasses.replace(problem, columns=None)) if problem.stands_in else points
+        self._pruning = Pruning(rows, of_memory)
         first = np.searchsorted(points.owner, np.arange(len(rows)))
         self._first: Index = first
         further_s = problem.compile_s or [0.0] * len(problem.candidates)
@@ -77,7 +81,7 @@ class Guided(Generic[C]):
         self._alive = np.ones(len(points), dtype=bool)
         self._alive[points.owner >= heard] = False
         self._timing = StepTimes(problem, points)
-        self._fitting = Fitting(points)
+        self._fitting = Fitting(of_memory)
         self._turns: Counter[int] = Counter()
         """Number of trials, by group."""
         self._num_pruned = 0

@@ -220,6 +220,8 @@ def _setup(opening: OpenStudy, handle: ClusterHandle) -> StudySetup:
     points = [(entry.recipe, entry.layout) for entry in setup.plan.candidates if entry.recipe.has_model]
     if sentence := not_installed(points, setup.space.optional_axes, setup.cluster):
         print_line(sentence)
+    if request.stand_in is not None:
+        print_line(request.stand_in.sentence(is_known=setup.plan.stand_in is not None))
     for sentence in setup.knowledge.sentences:
         print_line(sentence)
     if opening.is_resumed:

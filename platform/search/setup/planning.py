@@ -11,6 +11,7 @@ from platform.cost_model.memory import lower_bound
 from platform.cost_model.ordering import likely_best_first
 from platform.cost_model.predict import predict
 from platform.search.setup.confirmation_rules import ConfirmationRules
+from platform.search.setup.stand_in import StandIn
 from search_spaces.candidate import Candidate, RejectedLayout
 from trainers.host.failures import size
 from trainers.measuring.ladder import timed_accum
@@ -37,6 +38,8 @@ class SearchPlan:
     """Layouts that cannot run and rungs that cannot fit, with outcome `skipped` and the reason."""
     columns: Columns | None = None
     """A row for each rung of each candidate, in order; None if the cost model does not know the devices."""
+    stand_in: Columns | None = None
+    """The same of the models that stand in for a user's own training: for the searcher alone."""
 
     def num_final(self, rules: ConfirmationRules) -> int:
         """Returns the number of confirmation trials if no winner is overtaken."""
@@ -85,9 +88,11 @@ def make_plan(
     probe: Probe | None = None,
     *,
     spans_nodes: bool = False,
+    stand_in: StandIn | None = None,
 ) -> SearchPlan:
     """Returns the plan for `cluster`, its candidates ordered by their predictions with the figures of `probe`.
 
+    Points of a user's own training are ordered by the predictions of their `stand_in`, and none is skipped by them.
     Skipped are layouts that an engine refuses, tensor parallelism across nodes unless `spans_nodes`, and rungs whose
     lower bound of memory exceeds the device or cap.
     """
@@ -119,7 +124,8 @@ def make_plan(
         if fits:
             planned.append(dataclasses.replace(candidate, micro_batches=tuple(fits)))
     if not all(candidate.recipe.has_model for candidate in planned):
-        return SearchPlan(candidates=tuple(planned), skipped=tuple(skipped))
+        likely, columns = stand_in.likely_best_first(planned, cluster, probe) if stand_in else (planned, None)
+        return SearchPlan(candidates=tuple(likely), skipped=tuple(skipped), stand_in=columns)
     ordered, columns = likely_best_first(planned, cluster, cap_gib, probe)
     return SearchPlan(candidates=tuple(ordered), skipped=tuple(skipped), columns=columns)
 

@@ -12,6 +12,7 @@ from platform.search.setup import old_studies
 from platform.search.setup.command_options import ONLY_OF_COMMANDS, check_options, option_name, space_of
 from platform.search.setup.options import SearchOptions, StudyOptions
 from platform.search.setup.rechecked import refuse_others, subject_of
+from platform.search.setup.stand_in import StandIn, stand_in_of
 from platform.study.bucket import is_address
 from platform.study.layout_file import LayoutFile, read_layout
 from platform.study.model_difference import nearest_difference
@@ -59,6 +60,8 @@ class SearchRequest:
     """Whether the winner is profiled at the end; not kept, because a study may be resumed for it."""
     options: StudyOptions
     """The options that the request was read from, for the journal."""
+    stand_in: StandIn | None = None
+    """The model whose predictions order the trials of a user's own training."""
     only: tuple[Candidate, ...] = ()
     """The candidates if they are an old study's; empty for all of the space."""
 
@@ -119,6 +122,11 @@ def read_request(options: SearchOptions) -> SearchRequest:
         raise InputError(str(error)) from error
     if study.space is not None:
         study = dataclasses.replace(study, space=search_spaces.pinned(study.space))
+    if study.model is not None:
+        try:
+            study = dataclasses.replace(study, model=search_spaces.pinned(study.model))
+        except ValueError as error:
+            raise InputError(str(error)) from error
     recipes = [recipe for variant in (space, space.miniature) if variant for recipe in variant.recipes]
     models = [recipe.model for recipe in recipes if recipe.has_model]
     with BuildQuestion(models, study.space or str(study.layout)) as builder:
@@ -156,10 +164,18 @@ def _request(options: SearchOptions, space: Space, fixed: LayoutFile | None) -> 
         price_per_gpu_h=study.price_per_gpu_h,
         profile=options.profile,
         options=study,
+        stand_in=_stand_in(study, space),
     )
     if options.resume is None:
         _check_runs(request)
     return request
+
+
+def _stand_in(study: StudyOptions, space: Space) -> StandIn | None:
+    try:
+        return stand_in_of(study.model, study.means, space)
+    except (OSError, ValueError) as error:
+        raise InputError(str(error)) from error
 
 
 def _space(study: StudyOptions, fixed: LayoutFile | None) -> Space:
@@ -170,7 +186,7 @@ def _space(study: StudyOptions, fixed: LayoutFile | None) -> Space:
     """
     if study.is_own:
         return space_of(study)
-    if options := [name for name in ONLY_OF_COMMANDS if getattr(study, name) is not None]:
+    if options := [name for name in ONLY_OF_COMMANDS if getattr(study, name) not in (None, ())]:
         raise InputError(f"{option_name(options[0])} is of --build or a command behind --, which is not there: leave"
                          " it out")  # fmt: skip
     space = None if study.space is None else search_spaces.load(study.space)
