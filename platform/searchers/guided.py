@@ -247,11 +247,12 @@ class Guided(Generic[C]):
 
     def _pick_of(self, group: int, index: Index, times: Learned) -> C | None:
         """Returns the group's next point of `index` (see the module), with further rungs to climb."""
-        points, costs, timing = self._timing.points, self._problem.costs, self._timing
+        problem, points, timing = self._problem, self._timing.points, self._timing
+        costs = problem.costs
         turn = self._turns[group] + self._num_running[group]
         if not points.predicted and turn < SPREAD and group not in self._earlier_groups:
             owners = np.unique(points.owner[index]).tolist()
-            owner = owners[spread([self._problem.candidates[place].axes for place in owners], turn)]
+            owner = owners[spread([problem.candidates[place].axes for place in owners], turn)]
             return self._judged(owner, group, index[points.owner[index] == owner], saving=1.0, cost_gpu_s=0.0)
         roughly = -(points.log_step_s + times.roughly())[index]
         ahead = roughly - timing.reference(group, roughly)
@@ -273,7 +274,10 @@ class Guided(Generic[C]):
         ordered = points.predicted and group not in self._earlier_groups
         pays = shown / (start + rung_cost) >= self._run.paying_rate(group, reference)
         worth = _worth(rate, pays) if measured else np.ones(len(front), bool)
-        chosen = _first(np.where(worth, points.log_rank[front], -np.inf), start) if ordered else int(np.argmax(rate))
+        rank = points.log_rank[front]
+        if problem.stands_in:  # of memory this order has the prediction alone, not what ran out of it
+            rank = rank + np.log(np.maximum(fits, 1e-12))
+        chosen = _first(np.where(worth, rank, -np.inf), start) if ordered else int(np.argmax(rate))
         owner = int(points.owner[front[chosen]])
         others = points.owner[front] != owner
         # The next trial will compete with this trial's best. Before any measurement the error common to all points

@@ -167,7 +167,7 @@ def _model(content: Mapping[str, Any], folder: Path) -> str | None:
     if not isinstance(model, str):
         raise ValueError(f"model is the path of a config.json or an id of the hub, got {shortened(model)}")
     path = (folder / user_path(model)).absolute()
-    return str(path) if path.exists() else model
+    return str(path) if path.exists() or path.suffix == ".json" else model
 
 
 def _means(content: Mapping[str, Any]) -> Iterator[str]:
