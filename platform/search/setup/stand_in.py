@@ -51,9 +51,14 @@ class StandIn:
         """Returns the candidate in whose place the cost model predicts `candidate`."""
         own = flags_of(candidate.layout.flags).items()
         stated = [self.meanings[axis][value] for axis, value in own if axis in self.meanings]
-        return self._of(candidate, stated)
+        return self.stated(candidate, stated)
 
-    def _of(self, candidate: Candidate, stated: Sequence[Values]) -> Candidate:
+    def stated(self, candidate: Candidate, stated: Sequence[Values]) -> Candidate:
+        """Returns the same with these values `stated`.
+
+        Raises:
+            ValueError: the values contradict each other.
+        """
         values = {name: value for each in (PLAIN, self.always, *stated) for name, value in each.items()}
         of_recipe = {name: values.pop(name) for name in tuple(values) if name in axes_of(Recipe)}
         recipe = dataclasses.replace(self.recipe, **of_recipe)
@@ -68,8 +73,9 @@ class StandIn:
     def likely_best_first(
         self, candidates: Sequence[Candidate], cluster: Cluster, probe: Probe | None
     ) -> tuple[list[Candidate], Columns | None]:
-        """Returns the candidates by their stand-ins' predictions, with the stand-ins' columns in this order, whose times
-        are as uncertain as those of software that was never measured; in their own order and None without predictions.
+        """Returns the candidates by their stand-ins' predictions, with the stand-ins' columns in this order, whose
+        times are as uncertain as those of software that was never measured; without predictions in their own order,
+        and None.
         """
         columns = known_columns([self.of(candidate) for candidate in candidates], cluster, None, probe)
         if columns is None:
@@ -160,7 +166,7 @@ def _check(stand_in: StandIn) -> None:
     anywhere = Candidate(recipe=stand_in.recipe, layout=fill({"engine": "ddp"}, 2), micro_batches=(1,))
     for combination in itertools.product(*(by_value.items() for by_value in stand_in.meanings.values())):
         try:
-            stand_in._of(anywhere, [values for _, values in combination])
+            stand_in.stated(anywhere, [values for _, values in combination])
         except ValueError as error:
             pairs = zip(stand_in.meanings, combination, strict=True)
             where = " of " + ", ".join(f"{axis}={value}" for axis, (value, _) in pairs) if combination else ""

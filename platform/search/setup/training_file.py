@@ -160,7 +160,7 @@ def _without(content: Mapping[str, Any], axes: Mapping[str, Sequence[str]]) -> I
 
 
 def _model(content: Mapping[str, Any], folder: Path) -> str | None:
-    """Returns the model that stands in for the training: a path as from the file's own folder, else a name or hub id."""
+    """Returns the model that stands in for the training: an absolute path, from the file's own folder, or a hub id."""
     model = content.get("model")
     if model is None:
         return None
