@@ -4,7 +4,7 @@ python -m benchmarks.without_predictions TABLE.csv [TABLE.csv ...] [--seeds 200]
 
 Each seed is another order of a cell's rows, for both searchers alike, and seeds TPE. A line for each cell of 20
 configurations and more, and one for all of them of a table: trials to within 2 % of a cell's best, median and mean over
-seeds, and the median regret, the share by which the best of the first 10 trials stays below the cell's best. With --model
+seeds, and the median regret, the share by which the best of the first 10 trials stays below the best. With --model
 the rows' predictions are given as those of a model that stands in for the training: lines "with model" follow.
 """
 

@@ -41,6 +41,11 @@ class SearchPlan:
     stand_in: Columns | None = None
     """The same of the models that stand in for a user's own training: for the searcher alone."""
 
+    @property
+    def guide(self) -> Columns | None:
+        """The columns that guide a searcher."""
+        return self.columns if self.stand_in is None else self.stand_in
+
     def num_final(self, rules: ConfirmationRules) -> int:
         """Returns the number of confirmation trials if no winner is overtaken."""
         recipes = Counter(candidate.recipe for candidate in self.candidates for _ in candidate.micro_batches)
@@ -124,7 +129,7 @@ def make_plan(
         if fits:
             planned.append(dataclasses.replace(candidate, micro_batches=tuple(fits)))
     if not all(candidate.recipe.has_model for candidate in planned):
-        likely, columns = stand_in.likely_best_first(planned, cluster, probe) if stand_in else (planned, None)
+        likely, columns = stand_in.likely_best_first(planned, cluster, cap_gib, probe) if stand_in else (planned, None)
         return SearchPlan(candidates=tuple(likely), skipped=tuple(skipped), stand_in=columns)
     ordered, columns = likely_best_first(planned, cluster, cap_gib, probe)
     return SearchPlan(candidates=tuple(ordered), skipped=tuple(skipped), columns=columns)

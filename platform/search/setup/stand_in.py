@@ -8,6 +8,7 @@ has it.
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -71,13 +72,13 @@ class StandIn:
         return f"{self.recipe.name} is not predicted on these devices: the search learns from its trials alone."
 
     def likely_best_first(
-        self, candidates: Sequence[Candidate], cluster: Cluster, probe: Probe | None
+        self, candidates: Sequence[Candidate], cluster: Cluster, cap_gib: float | None, probe: Probe | None
     ) -> tuple[list[Candidate], Columns | None]:
         """Returns the candidates by their stand-ins' predictions, with the stand-ins' columns in this order, whose
         times are as uncertain as those of software that was never measured; without predictions in their own order,
         and None.
         """
-        columns = known_columns([self.of(candidate) for candidate in candidates], cluster, None, probe)
+        columns = known_columns([self.of(candidate) for candidate in candidates], cluster, cap_gib, probe)
         if columns is None:
             return list(candidates), None
         return ordered(candidates, blind(columns))
@@ -101,7 +102,7 @@ def stand_in_of(model: str | None, means: Sequence[str], space: Space) -> StandI
         if means:
             raise ValueError("means says what values mean for a model: add model, the path of its config.json")
         return None
-    if model.endswith(".py"):
+    if Path(model).suffix == ".py":  # its code would run
         raise ValueError(f"model is a config.json or an id of the hub, got {model}")
     own = _own_axes(space)
     always: dict[str, Any] = {}

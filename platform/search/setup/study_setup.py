@@ -79,16 +79,15 @@ class StudySetup:
             tokens=None if self.miniature else self.request.tokens,
             earlier=self.knowledge.earlier,
         )
-        stands_in = self.plan.stand_in is not None
-        columns = self.plan.stand_in if stands_in else self.plan.columns
+        columns = self.plan.guide
         if problem.earlier and self.recipes[0].has_model:
             columns = known_columns(problem.rows, self.cluster, self.cap_gib, self.probe)
-        return dataclasses.replace(problem, columns=columns, stands_in=stands_in)
+        return dataclasses.replace(problem, columns=columns, stands_in=self.plan.stand_in is not None)
 
     def problem_beside(self, others: Sequence["StudySetup"]) -> Problem[Candidate]:
         """Returns the searcher's problem, informed by measurements of `others` if all are predicted."""
         problem = self.problem
-        columns = [problem.columns, *(other.problem.columns for other in others)]
+        columns = [problem.columns, *(other.plan.guide for other in others)]
         predicted = [each for each in columns if each is not None]
         if not others or len(predicted) < len(columns):
             return problem

@@ -128,6 +128,29 @@ def test_the_first_trial_is_the_predicted_best_and_without_a_model_the_space_s_f
     assert swept is not None and swept.layout.label in _fastest(setup)
 
 
+def test_several_numbers_of_devices_teach_each_other() -> None:
+    setups = [_setup(cluster=dataclasses.replace(H200S, devices_per_node=number)) for number in (1, 2)]
+    problem = setups[0].problem_beside(setups[1:])
+    assert problem.stands_in and problem.columns is not None and problem.columns.shape == (2 * 8 * 3,)
+    searcher = Guided(problem)
+    searcher.overhear(problem.others[0][0], _ran(problem.others[0][0], 4.0))
+    assert searcher.suggest() is not None
+
+
+def test_the_largest_micro_batch_is_ordered_by_its_sizes_too() -> None:
+    setup = _setup(FILE.replace("[1, 2, 4]", "max"))
+    first = Guided(setup.problem).suggest()
+    assert first is not None and first.finds_largest and first.layout.label in _fastest(setup)
+
+
+def test_a_function_has_a_stand_in_too() -> None:
+    Path("mine/own.py").write_text("def build(layout): ...")
+    setup = _setup("build: own.py:build\naxes: {bucket: [1, 25]}\ntokens_per_step: 4096\nseq_len: 64\n"
+                   "model: config.json\nmeans: {bucket: {1: {bucket_mib: 1}, 25: {bucket_mib: 25}}}\n")  # fmt: skip
+    buckets = [_stand_in(setup).of(candidate).layout.bucket_mib for candidate in setup.plan.candidates]
+    assert sorted(buckets) == [1, 25] and setup.problem.stands_in
+
+
 def test_nothing_is_predicted_on_devices_that_the_catalogue_does_not_have() -> None:
     cpus = Cluster(device_kind="cpu", device="a processor", device_memory_gib=8.0, devices_per_node=2)
     setup, without = _setup(cluster=cpus), _setup(WITHOUT_MODEL, cpus)
