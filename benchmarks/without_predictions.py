@@ -5,10 +5,12 @@ python -m benchmarks.without_predictions TABLE.csv [TABLE.csv ...] [--seeds 200]
 Each seed is another order of a cell's rows, for both searchers alike, and seeds TPE. A line for each cell of 20
 configurations and more, and one for all of them of a table: trials to within 2 % of a cell's best, median and mean over
 seeds, and the median regret, the share by which the best of the first 10 trials stays below the best. With --model
-the rows' predictions are given as those of a model that stands in for the training: lines "with model" follow.
+the rows' predictions, without any fact fitted to their software, are given as those of a model that stands in for the
+training: lines "with model" follow.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import logging
 import statistics
@@ -18,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
+from benchmarks.leave_one_table_out import software_left_out
 from platform.common.errors import InputError
 from platform.search.setup.stand_in import blind
 from platform.searchers.problem import Problem
@@ -42,21 +45,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     logging.getLogger("ray").setLevel(logging.ERROR)
     print(f"{'cell':44}{'rows':>5}  {'searcher':10}{'median':>7}{'mean':>7}{'regret':>8}")
     for table in options.tables:
-        try:
-            compared, _ = read_cells([table])
-        except InputError:  # nothing to search in it
-            continue
-        of_table: dict[str, list[tuple[int, float]]] = {}
-        cells = [cell for cell in compared if len(cell.choices) >= options.least]
-        for cell in cells:
-            for searcher, stands_in in players:
-                searches = [search(cell, searcher, seed, stands_in=stands_in) for seed in range(options.seeds)]
-                player = "with model" if stands_in else searcher
-                of_table.setdefault(player, []).extend(searches)
-                print(_line(f"{table.stem} {' '.join(cell.name[2:])}", len(cell.choices), player, searches), flush=True)
-        for searcher, searches in of_table.items():
-            rows = sum(len(cell.choices) for cell in cells)
-            print(_line(f"{table.stem}, {len(cells)} cells", rows, searcher, searches), flush=True)
+        with software_left_out(table) if options.model else contextlib.nullcontext():
+            _print_table(table, players, seeds=options.seeds, least=options.least)
+
+
+def _print_table(table: Path, players: Sequence[tuple[str, bool]], *, seeds: int, least: int) -> None:
+    """Prints the lines of one table; `players` are searchers, each with whether a model stands in."""
+    try:
+        compared, _ = read_cells([table])
+    except InputError:  # nothing to search in it
+        return
+    of_table: dict[str, list[tuple[int, float]]] = {}
+    cells = [cell for cell in compared if len(cell.choices) >= least]
+    for cell in cells:
+        for searcher, stands_in in players:
+            searches = [search(cell, searcher, seed, stands_in=stands_in) for seed in range(seeds)]
+            player = "with model" if stands_in else searcher
+            of_table.setdefault(player, []).extend(searches)
+            print(_line(f"{table.stem} {' '.join(cell.name[2:])}", len(cell.choices), player, searches), flush=True)
+    for searcher, searches in of_table.items():
+        rows = sum(len(cell.choices) for cell in cells)
+        print(_line(f"{table.stem}, {len(cells)} cells", rows, searcher, searches), flush=True)
 
 
 def _line(name: str, rows: int, searcher: str, searches: Sequence[tuple[int, float]]) -> str:
