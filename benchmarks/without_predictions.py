@@ -22,7 +22,7 @@ import numpy as np
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
 from benchmarks.leave_one_table_out import software_left_out
 from platform.common.errors import InputError
-from platform.search.setup.stand_in import blind
+from platform.search.setup.guesses import blind
 from platform.searchers.problem import Problem
 from platform.validate.replaying.command import LARGE, read_cells
 from platform.validate.replaying.recorded import Recorded, RecordedCell

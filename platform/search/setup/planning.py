@@ -10,9 +10,10 @@ from platform.cost_model.columns import Columns
 from platform.cost_model.memory import lower_bound
 from platform.cost_model.ordering import likely_best_first
 from platform.cost_model.predict import predict
+from platform.search.setup import guesses
 from platform.search.setup.confirmation_rules import ConfirmationRules
-from platform.search.setup.stand_in import StandIn
 from search_spaces.candidate import Candidate, RejectedLayout
+from search_spaces.stand_in import StandIn
 from trainers.host.failures import size
 from trainers.measuring.ladder import timed_accum
 from trainers.records.job import Timing
@@ -129,8 +130,10 @@ def make_plan(
         if fits:
             planned.append(dataclasses.replace(candidate, micro_batches=tuple(fits)))
     if not all(candidate.recipe.has_model for candidate in planned):
-        likely, columns = stand_in.likely_best_first(planned, cluster, cap_gib, probe) if stand_in else (planned, None)
-        return SearchPlan(candidates=tuple(likely), skipped=tuple(skipped), stand_in=columns)
+        if stand_in is None:
+            return SearchPlan(candidates=tuple(planned), skipped=tuple(skipped))
+        ordered, columns = guesses.likely_best_first(stand_in, planned, cluster, cap_gib, probe)
+        return SearchPlan(candidates=tuple(ordered), skipped=tuple(skipped), stand_in=columns)
     ordered, columns = likely_best_first(planned, cluster, cap_gib, probe)
     return SearchPlan(candidates=tuple(ordered), skipped=tuple(skipped), columns=columns)
 

@@ -12,13 +12,13 @@ from platform.search.setup import old_studies
 from platform.search.setup.command_options import ONLY_OF_COMMANDS, check_options, option_name, space_of
 from platform.search.setup.options import SearchOptions, StudyOptions
 from platform.search.setup.rechecked import refuse_others, subject_of
-from platform.search.setup.stand_in import StandIn, stand_in_of
 from platform.study.bucket import is_address
 from platform.study.layout_file import LayoutFile, read_layout
 from platform.study.model_difference import nearest_difference
 from search_spaces.candidate import Candidate, RejectedLayout
 from search_spaces.degrees import refilled
 from search_spaces.space import Space
+from search_spaces.stand_in import StandIn, stand_in_of
 from trainers import data
 from trainers.spec.batch import BatchPoint, divides
 from trainers.spec.codec import identity
@@ -172,8 +172,19 @@ def _request(options: SearchOptions, space: Space, fixed: LayoutFile | None) -> 
 
 
 def _stand_in(study: StudyOptions, space: Space) -> StandIn | None:
+    """Returns the model that stands in for the user's training; None without one.
+
+    Raises:
+        InputError: the model cannot be read, or `means` has an invalid entry.
+    """
+    if study.model is None:
+        if study.means:
+            raise InputError("means says what values mean for a model: add model, the path of its config.json")
+        return None
+    if Path(study.model).suffix == ".py":  # its code would run
+        raise InputError(f"model is a config.json or an id of the hub, got {study.model}")
     try:
-        return stand_in_of(study.model, study.means, space)
+        return stand_in_of(search_spaces.load(study.model).recipe.model, study.means, space)
     except (OSError, ValueError) as error:
         raise InputError(str(error)) from error
 

@@ -15,11 +15,11 @@ from platform.search.__main__ import main, parse
 from platform.search.setup.forecast import NO_FORECAST, forecast_of
 from platform.search.setup.options import options_of
 from platform.search.setup.request import read_request, resumed
-from platform.search.setup.stand_in import StandIn
 from platform.search.setup.study_setup import StudySetup, setup_of
 from platform.searchers.guided import Guided
 from platform.searchers.sweep import Sweep
 from search_spaces.candidate import Candidate
+from search_spaces.stand_in import StandIn
 from tests.samples import header
 from trainers.records.measurement import Measurement, Outcome
 from trainers.spec.cluster import Cluster

@@ -1,37 +1,24 @@
-"""A model that stands in for a user's own training where times are predicted: `model` and `means` of its file.
-
-The cost model predicts the stand-in in place of each point, the searcher begins with the fastest and corrects the
-predictions by what trials measure. Nothing else asks it: it is no part of what trains, so no identity, row or report
-has it.
-"""
+"""A model that stands in for a user's own training where times are predicted: `model` and `means` of its file."""
 
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-import search_spaces
-from platform.cost_model.columns import Columns
-from platform.cost_model.ordering import known_columns, ordered
-from platform.cost_model.stack_columns import BLIND_SIGMA
 from search_spaces import changes
 from search_spaces.candidate import OWN, Candidate
 from search_spaces.degrees import fill
+from search_spaces.engines import replicas_first, replicating
 from search_spaces.space import Space
-from trainers.records.probe import Probe
-from trainers.spec import engines
 from trainers.spec.axis import axes_of
-from trainers.spec.cluster import Cluster
 from trainers.spec.layout_axes import DEGREES
+from trainers.spec.model import ModelSpec
 from trainers.spec.recipe import Recipe
 from trainers.spec.workload import flags_of
 
-PLAIN = {"engine": "ddp", "grad_sync": "last", "attention": "sdpa", "compute_precision": "fp32"}
+PLAIN = {"engine": replicating()[0], "grad_sync": "last", "attention": "sdpa", "compute_precision": "fp32"}
 """What is not stated, as in transformers' Trainer: one group of replicas, exchanged once a step; fp32 unless asked."""
-_KNOWN = (*DEGREES, "seq_len", "global_batch", "grad_accum", "micro_batch", "flags", "data", "point")
+_FOLLOWING = (*DEGREES, "seq_len", "global_batch", "grad_accum", "micro_batch", "flags", "data", "point")
 """Axes that `means` cannot state: they follow from devices, lengths and batch, or are none of a stand-in."""
 
 Values = Mapping[str, Any]
@@ -40,7 +27,10 @@ Values = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class StandIn:
-    """The stand-in's recipe, and the meanings of the training's own axes."""
+    """The stand-in's recipe, and the meanings of the training's own axes.
+
+    It is no part of what trains, so no identity, row or report has it.
+    """
 
     recipe: Recipe
     always: Values
@@ -51,8 +41,7 @@ class StandIn:
     def of(self, candidate: Candidate) -> Candidate:
         """Returns the candidate in whose place the cost model predicts `candidate`."""
         own = flags_of(candidate.layout.flags).items()
-        stated = [self.meanings[axis][value] for axis, value in own if axis in self.meanings]
-        return self.stated(candidate, stated)
+        return self.stated(candidate, [self.meanings[axis][value] for axis, value in own if axis in self.meanings])
 
     def stated(self, candidate: Candidate, stated: Sequence[Values]) -> Candidate:
         """Returns the same with these values `stated`.
@@ -65,45 +54,16 @@ class StandIn:
         recipe = dataclasses.replace(self.recipe, **of_recipe)
         return dataclasses.replace(candidate, recipe=recipe, layout=fill(values, candidate.layout.world_size))
 
-    def sentence(self, *, is_known: bool) -> str:
-        """Returns what is said of it where a search begins; `is_known` is whether the cost model knows the devices."""
-        if is_known:
-            return f"Predictions of {self.recipe.name} order the trials; what fits is learned from what runs."
-        return f"{self.recipe.name} is not predicted on these devices: the search learns from its trials alone."
 
-    def likely_best_first(
-        self, candidates: Sequence[Candidate], cluster: Cluster, cap_gib: float | None, probe: Probe | None
-    ) -> tuple[list[Candidate], Columns | None]:
-        """Returns the candidates by their stand-ins' predictions, with the stand-ins' columns in this order, whose
-        times are as uncertain as those of software that was never measured; without predictions in their own order,
-        and None.
-        """
-        columns = known_columns([self.of(candidate) for candidate in candidates], cluster, cap_gib, probe)
-        if columns is None:
-            return list(candidates), None
-        return ordered(candidates, blind(columns))
-
-
-def blind(columns: Columns) -> Columns:
-    """Returns the columns with the uncertainty of software of which no run was at hand."""
-    return Columns.of({**columns.arrays(), "stack_sigma": np.full(columns.shape, BLIND_SIGMA)})
-
-
-def stand_in_of(model: str | None, means: Sequence[str], space: Space) -> StandIn | None:
-    """Returns the stand-in of the training in `space`; None without a `model`: a config.json, a hub id or a space.
+def stand_in_of(model: ModelSpec, means: Sequence[str], space: Space) -> StandIn:
+    """Returns `model` as the stand-in of the training in `space`.
 
     Each text of `means` holds values of this project's axes, as in "engine=fsdp zero_stage=3"; before them may stand
     the axis of the training and its value that mean them, as in "'own fsdp=full_shard'", else they hold at all points.
 
     Raises:
-        ValueError: the model cannot be read, an axis or value is unknown, or values contradict each other.
+        ValueError: an axis or value is unknown, a value of an axis is left out, or values contradict each other.
     """
-    if model is None:
-        if means:
-            raise ValueError("means says what values mean for a model: add model, the path of its config.json")
-        return None
-    if Path(model).suffix == ".py":  # its code would run
-        raise ValueError(f"model is a config.json or an id of the hub, got {model}")
     own = _own_axes(space)
     always: dict[str, Any] = {}
     meanings: dict[str, dict[str, Values]] = {}
@@ -122,7 +82,7 @@ def stand_in_of(model: str | None, means: Sequence[str], space: Space) -> StandI
     for axis, by_value in meanings.items():
         if missing := [value for value in own[axis] if value not in by_value]:
             raise ValueError(f"means says nothing of {axis}={missing[0]}: state it too, or leave out {axis}")
-    recipe = dataclasses.replace(space.recipe, model=search_spaces.load(model).recipe.model, workload=None)
+    recipe = dataclasses.replace(space.recipe, model=model, workload=None)
     stand_in = StandIn(recipe=recipe, always=always, meanings=meanings)
     _check(stand_in)
     return stand_in
@@ -138,12 +98,16 @@ def _own_axes(space: Space) -> dict[str, list[str]]:
 
 
 def _read(words: Mapping[str, str], where: str) -> Values:
-    """Returns the typed values of this project's axes."""
+    """Returns the typed values of this project's axes. Engines outside it are refused, for to read one runs its code.
+
+    Raises:
+        ValueError: an axis or a value is unknown, or cannot be stated.
+    """
     for name, text in words.items():
-        if name in _KNOWN:
+        if name in _FOLLOWING:
             raise ValueError(f"{where} cannot state {name}, which follows from the training's devices and tokens")
-        if name == "engine" and text not in engines.names():
-            raise ValueError(f"{where}: engine takes {', '.join(engines.names())}, got {text!r}")
+        if name == "engine" and text not in replicas_first():
+            raise ValueError(f"{where}: engine takes {', '.join(replicas_first())}, got {text!r}")
     try:
         read = changes.parse([f"{name}={text}" for name, text in words.items()])
     except ValueError as error:
@@ -164,7 +128,7 @@ def _check(stand_in: StandIn) -> None:
         for name in dict.fromkeys(itertools.chain(*by_value.values())):
             if stated_by.setdefault(name, axis) != axis:
                 raise ValueError(f"means states {name} by {stated_by[name]} and by {axis}: state it by one of them")
-    anywhere = Candidate(recipe=stand_in.recipe, layout=fill({"engine": "ddp"}, 2), micro_batches=(1,))
+    anywhere = Candidate(recipe=stand_in.recipe, layout=fill({"engine": PLAIN["engine"]}, 2), micro_batches=(1,))
     for combination in itertools.product(*(by_value.items() for by_value in stand_in.meanings.values())):
         try:
             stand_in.stated(anywhere, [values for _, values in combination])
