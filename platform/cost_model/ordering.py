@@ -27,8 +27,11 @@ def likely_best_first(
     order. Without predictions all keep it, and the second value is None.
     """
     columns = known_columns(candidates, cluster, cap_gib, probe)
-    if columns is None:
-        return list(candidates), None
+    return (list(candidates), None) if columns is None else ordered(candidates, columns)
+
+
+def ordered(candidates: Sequence[Candidate], columns: Columns) -> tuple[list[Candidate], Columns]:
+    """Returns the candidates and their `columns` in the order of `likely_best_first`."""
     rungs = np.array([len(candidate.micro_batches) for candidate in candidates])
     owner = np.repeat(np.arange(len(candidates)), rungs)
     prediction = predict(columns)

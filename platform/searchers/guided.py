@@ -8,7 +8,8 @@ share (`PASSED_OVER`) of the largest. Choosing the largest saving would trust di
 extrapolates from a few trials more than the plan's order. Recipes take turns, since each has its own winner. An earlier
 study's measurements correct the predictions too, but are neither picked nor incumbents; the largest saving decides
 then. Where the cost model does not know the devices, nothing is predicted: the first trials are spread over the values
-of the axes, and regressions learn times and what fits from the measurements alone.
+of the axes, and regressions learn times and what fits from the measurements alone. Where a model stands in for a user's
+own training, times are predicted, and what fits is learned from the measurements.
 
 Where trials run side by side, each point whose result is not there yet counts as measured at its believed time, the
 posterior's mean (the kriging believer of Ginsbourger et al. 2010): what is suggested beside it must pay even then.
@@ -63,7 +64,10 @@ class Guided(Generic[C]):
         self._problem = problem
         self._points = points = make_points(problem)
         rows = problem.rows
-        self._pruning = Pruning(rows, points)
+        # A prediction of a foreign script's memory rules out nothing and delays nothing: it counts in the plan's order
+        # alone. What fits is learned as without predictions, from what ran.
+        of_memory = make_points(dataclasses.replace(problem, columns=None)) if problem.stands_in else points
+        self._pruning = Pruning(rows, of_memory)
         first = np.searchsorted(points.owner, np.arange(len(rows)))
         self._first: Index = first
         further_s = problem.compile_s or [0.0] * len(problem.candidates)
@@ -77,7 +81,7 @@ class Guided(Generic[C]):
         self._alive = np.ones(len(points), dtype=bool)
         self._alive[points.owner >= heard] = False
         self._timing = StepTimes(problem, points)
-        self._fitting = Fitting(points)
+        self._fitting = Fitting(of_memory)
         self._turns: Counter[int] = Counter()
         """Number of trials, by group."""
         self._num_pruned = 0
@@ -243,11 +247,12 @@ class Guided(Generic[C]):
 
     def _pick_of(self, group: int, index: Index, times: Learned) -> C | None:
         """Returns the group's next point of `index` (see the module), with further rungs to climb."""
-        points, costs, timing = self._timing.points, self._problem.costs, self._timing
+        problem, points, timing = self._problem, self._timing.points, self._timing
+        costs = problem.costs
         turn = self._turns[group] + self._num_running[group]
         if not points.predicted and turn < SPREAD and group not in self._earlier_groups:
             owners = np.unique(points.owner[index]).tolist()
-            owner = owners[spread([self._problem.candidates[place].axes for place in owners], turn)]
+            owner = owners[spread([problem.candidates[place].axes for place in owners], turn)]
             return self._judged(owner, group, index[points.owner[index] == owner], saving=1.0, cost_gpu_s=0.0)
         roughly = -(points.log_step_s + times.roughly())[index]
         ahead = roughly - timing.reference(group, roughly)
@@ -269,7 +274,10 @@ class Guided(Generic[C]):
         ordered = points.predicted and group not in self._earlier_groups
         pays = shown / (start + rung_cost) >= self._run.paying_rate(group, reference)
         worth = _worth(rate, pays) if measured else np.ones(len(front), bool)
-        chosen = _first(np.where(worth, points.log_rank[front], -np.inf), start) if ordered else int(np.argmax(rate))
+        rank = points.log_rank[front]
+        if problem.stands_in:  # of memory this order has the prediction alone, not what ran out of it
+            rank = rank + np.log(np.maximum(fits, 1e-12))
+        chosen = _first(np.where(worth, rank, -np.inf), start) if ordered else int(np.argmax(rate))
         owner = int(points.owner[front[chosen]])
         others = points.owner[front] != owner
         # The next trial will compete with this trial's best. Before any measurement the error common to all points

@@ -93,6 +93,8 @@ class Problem(Generic[C]):
     """Rows for the cost model: one for each rung of each candidate, then of `earlier` and of `others`, in order; None
     if the cost model does not know the devices.
     """
+    stands_in: bool = False
+    """Whether `columns` are those of models that stand in for a user's own training: their memory is not its own."""
     costs: TrialCosts = TrialCosts()
     compile_s: Sequence[float] = ()
     """Seconds of each candidate's trial beyond `costs.start_s`, such as to compile a whole model; may be empty."""

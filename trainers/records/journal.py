@@ -76,7 +76,7 @@ class StudyHeader:
         return f"{self.name}: {self.recipes[0].label}, on {self.cluster.label_under(self.cap_gib)}"
 
 
-_NOT_TYPED = ("command", "folder", "environment", "without", "recheck")
+_NOT_TYPED = ("command", "folder", "environment", "without", "model", "means", "recheck")
 """Options of a study that the command line does not have."""
 
 

@@ -29,6 +29,7 @@ from platform.search.session.header import check_same, header_of
 from platform.search.session.open_study import OpenStudy, opened
 from platform.search.session.repetition import write_run
 from platform.search.session.session_run import Other, SessionRun, run_together
+from platform.search.setup.guesses import sentence_on
 from platform.search.setup.options import SearchOptions
 from platform.search.setup.planning import SearchPlan
 from platform.search.setup.request import SearchRequest
@@ -220,6 +221,8 @@ def _setup(opening: OpenStudy, handle: ClusterHandle) -> StudySetup:
     points = [(entry.recipe, entry.layout) for entry in setup.plan.candidates if entry.recipe.has_model]
     if sentence := not_installed(points, setup.space.optional_axes, setup.cluster):
         print_line(sentence)
+    if request.stand_in is not None:
+        print_line(sentence_on(request.stand_in, is_known=setup.plan.stand_in is not None))
     for sentence in setup.knowledge.sentences:
         print_line(sentence)
     if opening.is_resumed:

@@ -9,7 +9,7 @@ from search_spaces.command import GRAD_ACCUM, holes_of, space_of_command
 from search_spaces.function import space_of_function
 from search_spaces.space import Space
 
-ONLY_OF_COMMANDS = ("tokens_per_step", "seq_len", "step_line")
+ONLY_OF_COMMANDS = ("tokens_per_step", "seq_len", "step_line", "model", "means")
 """Options that only a user's own training has."""
 _OF_MODELS = {
     "space": "names another subject",
@@ -30,7 +30,8 @@ _OF_FUNCTIONS = {"set", "device_memory_gib", "profile"}
 
 def option_name(field: str) -> str:
     """Returns an option as a user types it."""
-    return {"space": "the space", "further": "further spaces"}.get(field, f"--{field.replace('_', '-')}")
+    words = {"space": "the space", "further": "further spaces", "model": "model", "means": "means"}
+    return words.get(field, f"--{field.replace('_', '-')}")
 
 
 def check_options(options: SearchOptions) -> None:

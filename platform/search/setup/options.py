@@ -84,6 +84,8 @@ class StudyOptions:
     folder: str = setting("", about="folder in which the command or the function runs")
     environment: tuple[str, ...] = setting((), about="NAME=VALUE of environment variables that it gets")
     without: tuple[str, ...] = setting((), about="combinations of its axes' values that are left out, in JSON")
+    model: str | None = setting(None, about="config.json or OWNER/NAME of the hub whose predictions order its trials")
+    means: tuple[str, ...] = setting((), about="values of layout and recipe axes that values of its axes mean")
     recheck: str | None = setting(None, about="folder of a study whose winner and runner-up alone run again")
     tokens_per_step: int | None = option(
         None,
@@ -170,19 +172,22 @@ class StudyOptions:
     def with_absolute_paths(self) -> "StudyOptions":
         """Returns the options with absolute paths, valid in any working folder."""
         space, old = self.space and _located_space(self.space), self.learn_from
+        model = self.model and _located_space(self.model)
         further = tuple(map(_located_space, self.further))
         if old is not None and is_path(old) and not is_address(old):
             old = _absolute(old)
         layout, data = self.layout and _absolute(self.layout), self.data and data_path(self.data)
         recheck = self.recheck and _absolute(self.recheck)
         return dataclasses.replace(
-            self, space=space, further=further, learn_from=old, layout=layout, data=data, recheck=recheck
+            self, space=space, further=further, model=model, learn_from=old, layout=layout, data=data, recheck=recheck
         )
 
     def files(self) -> tuple[Path, ...]:
-        """Returns the space's file, which may be code; empty for a built-in space and a model of the hub."""
-        without_file = self.space is None or self.space in _BUILT_IN or search_spaces.is_of_hub(self.space)
-        return () if without_file else (user_path(str(self.space)),)
+        """Returns the file of the space, which may be code, and that of the model that stands in for a training; none
+        for built-in spaces and models of the hub.
+        """
+        names = (name for name in (self.space, self.model) if name is not None and name not in _BUILT_IN)
+        return tuple(user_path(name) for name in names if not search_spaces.is_of_hub(name))
 
     def differences(self, stored: "StudyOptions") -> list[str]:
         """Returns the names, as typed, of options given here that differ from those `stored` with the study."""
@@ -198,7 +203,7 @@ class StudyOptions:
             "command": "the command",
             "folder": "the folder of the command or function",
         }
-        words |= {name: f"the {name} of its file" for name in ("environment", "without")}
+        words |= {name: f"the {name} of its file" for name in ("environment", "without", "model", "means")}
         return [words.get(name, "--" + name.replace("_", "-")) for name in changed]
 
 

@@ -10,8 +10,10 @@ from platform.cost_model.columns import Columns
 from platform.cost_model.memory import lower_bound
 from platform.cost_model.ordering import likely_best_first
 from platform.cost_model.predict import predict
+from platform.search.setup import guesses
 from platform.search.setup.confirmation_rules import ConfirmationRules
 from search_spaces.candidate import Candidate, RejectedLayout
+from search_spaces.stand_in import StandIn
 from trainers.host.failures import size
 from trainers.measuring.ladder import timed_accum
 from trainers.records.job import Timing
@@ -37,6 +39,13 @@ class SearchPlan:
     """Layouts that cannot run and rungs that cannot fit, with outcome `skipped` and the reason."""
     columns: Columns | None = None
     """A row for each rung of each candidate, in order; None if the cost model does not know the devices."""
+    stand_in: Columns | None = None
+    """The same of the models that stand in for a user's own training: for the searcher alone."""
+
+    @property
+    def guide(self) -> Columns | None:
+        """The columns that guide a searcher."""
+        return self.columns if self.stand_in is None else self.stand_in
 
     def num_final(self, rules: ConfirmationRules) -> int:
         """Returns the number of confirmation trials if no winner is overtaken."""
@@ -85,9 +94,11 @@ def make_plan(
     probe: Probe | None = None,
     *,
     spans_nodes: bool = False,
+    stand_in: StandIn | None = None,
 ) -> SearchPlan:
     """Returns the plan for `cluster`, its candidates ordered by their predictions with the figures of `probe`.
 
+    Points of a user's own training are ordered by the predictions of their `stand_in`, and none is skipped by them.
     Skipped are layouts that an engine refuses, tensor parallelism across nodes unless `spans_nodes`, and rungs whose
     lower bound of memory exceeds the device or cap.
     """
@@ -119,7 +130,10 @@ def make_plan(
         if fits:
             planned.append(dataclasses.replace(candidate, micro_batches=tuple(fits)))
     if not all(candidate.recipe.has_model for candidate in planned):
-        return SearchPlan(candidates=tuple(planned), skipped=tuple(skipped))
+        if stand_in is None:
+            return SearchPlan(candidates=tuple(planned), skipped=tuple(skipped))
+        ordered, columns = guesses.likely_best_first(stand_in, planned, cluster, cap_gib, probe)
+        return SearchPlan(candidates=tuple(ordered), skipped=tuple(skipped), stand_in=columns)
     ordered, columns = likely_best_first(planned, cluster, cap_gib, probe)
     return SearchPlan(candidates=tuple(ordered), skipped=tuple(skipped), columns=columns)
 

@@ -18,6 +18,7 @@ from platform.study.model_difference import nearest_difference
 from search_spaces.candidate import Candidate, RejectedLayout
 from search_spaces.degrees import refilled
 from search_spaces.space import Space
+from search_spaces.stand_in import StandIn, stand_in_of
 from trainers import data
 from trainers.spec.batch import BatchPoint, divides
 from trainers.spec.codec import identity
@@ -59,6 +60,8 @@ class SearchRequest:
     """Whether the winner is profiled at the end; not kept, because a study may be resumed for it."""
     options: StudyOptions
     """The options that the request was read from, for the journal."""
+    stand_in: StandIn | None = None
+    """The model whose predictions order the trials of a user's own training."""
     only: tuple[Candidate, ...] = ()
     """The candidates if they are an old study's; empty for all of the space."""
 
@@ -119,6 +122,11 @@ def read_request(options: SearchOptions) -> SearchRequest:
         raise InputError(str(error)) from error
     if study.space is not None:
         study = dataclasses.replace(study, space=search_spaces.pinned(study.space))
+    if study.model is not None:
+        try:
+            study = dataclasses.replace(study, model=search_spaces.pinned(study.model))
+        except ValueError as error:
+            raise InputError(str(error)) from error
     recipes = [recipe for variant in (space, space.miniature) if variant for recipe in variant.recipes]
     models = [recipe.model for recipe in recipes if recipe.has_model]
     with BuildQuestion(models, study.space or str(study.layout)) as builder:
@@ -156,10 +164,29 @@ def _request(options: SearchOptions, space: Space, fixed: LayoutFile | None) -> 
         price_per_gpu_h=study.price_per_gpu_h,
         profile=options.profile,
         options=study,
+        stand_in=_stand_in(study, space),
     )
     if options.resume is None:
         _check_runs(request)
     return request
+
+
+def _stand_in(study: StudyOptions, space: Space) -> StandIn | None:
+    """Returns the model that stands in for the user's training; None without one.
+
+    Raises:
+        InputError: the model cannot be read, or `means` has an invalid entry.
+    """
+    if study.model is None:
+        if study.means:
+            raise InputError("means says what values mean for a model: add model, the path of its config.json")
+        return None
+    if Path(study.model).suffix == ".py":  # its code would run
+        raise InputError(f"model is a config.json or an id of the hub, got {study.model}")
+    try:
+        return stand_in_of(search_spaces.load(study.model).recipe.model, study.means, space)
+    except (OSError, ValueError) as error:
+        raise InputError(str(error)) from error
 
 
 def _space(study: StudyOptions, fixed: LayoutFile | None) -> Space:
@@ -170,7 +197,7 @@ def _space(study: StudyOptions, fixed: LayoutFile | None) -> Space:
     """
     if study.is_own:
         return space_of(study)
-    if options := [name for name in ONLY_OF_COMMANDS if getattr(study, name) is not None]:
+    if options := [name for name in ONLY_OF_COMMANDS if getattr(study, name) not in (None, ())]:
         raise InputError(f"{option_name(options[0])} is of --build or a command behind --, which is not there: leave"
                          " it out")  # fmt: skip
     space = None if study.space is None else search_spaces.load(study.space)

@@ -79,15 +79,15 @@ class StudySetup:
             tokens=None if self.miniature else self.request.tokens,
             earlier=self.knowledge.earlier,
         )
-        columns = self.plan.columns
+        columns = self.plan.guide
         if problem.earlier and self.recipes[0].has_model:
             columns = known_columns(problem.rows, self.cluster, self.cap_gib, self.probe)
-        return dataclasses.replace(problem, columns=columns)
+        return dataclasses.replace(problem, columns=columns, stands_in=self.plan.stand_in is not None)
 
     def problem_beside(self, others: Sequence["StudySetup"]) -> Problem[Candidate]:
         """Returns the searcher's problem, informed by measurements of `others` if all are predicted."""
         problem = self.problem
-        columns = [problem.columns, *(other.plan.columns for other in others)]
+        columns = [problem.columns, *(other.plan.guide for other in others)]
         predicted = [each for each in columns if each is not None]
         if not others or len(predicted) < len(columns):
             return problem
@@ -202,7 +202,9 @@ def setup_of(request: SearchRequest, handle: ClusterHandle, probe: Probe | None)
         space=space,
         cluster=cluster,
         cap_gib=cap_gib,
-        plan=make_plan(candidates, rejected, cluster, cap_gib, probe, spans_nodes=spans_nodes),
+        plan=make_plan(
+            candidates, rejected, cluster, cap_gib, probe, spans_nodes=spans_nodes, stand_in=request.stand_in
+        ),
         probe=probe,
     )
     if request.old is None:

@@ -10,12 +10,14 @@ from platform.common.errors import InputError
 from platform.search.setup.options import SearchOptions, StudyOptions
 from platform.study.folder import user_path
 from search_spaces import foreign
+from search_spaces.candidate import OWN
 from trainers.spec.codec import shortened
 from trainers.spec.workload import flags_text, text_of, with_holes
 
 SUFFIXES = (".yaml", ".yml")
 _KEYS = (
-    "command", "build", "axes", "without", "environment", "folder", "tokens_per_step", "seq_len", "step_line",
+    "command", "build", "axes", "without", "environment", "folder", "tokens_per_step", "seq_len", "step_line", "model",
+    "means",
 )  # fmt: skip
 
 
@@ -84,6 +86,8 @@ def _study_of(content: Mapping[str, Any], path: Path, typed: StudyOptions) -> St
         step_line=typed.step_line or content.get("step_line"),
         environment=tuple(filled[len(words) :]) if build is None else tuple(variables),
         without=tuple(_without(content, axes)),
+        model=_model(content, path.parent),
+        means=tuple(_means(content)),
     )
 
 
@@ -153,3 +157,30 @@ def _without(content: Mapping[str, Any], axes: Mapping[str, Sequence[str]]) -> I
             if unknown := [value for value in values if value not in axes[name]]:
                 raise ValueError(f"without names the value {unknown[0]!r}, which axis {name} does not have")
         yield flags_text({name: ",".join(values) for name, values in chosen.items()})
+
+
+def _model(content: Mapping[str, Any], folder: Path) -> str | None:
+    """Returns the model that stands in for the training: an absolute path, from the file's own folder, or a hub id."""
+    model = content.get("model")
+    if model is None:
+        return None
+    if not isinstance(model, str):
+        raise ValueError(f"model is the path of a config.json or an id of the hub, got {shortened(model)}")
+    path = (folder / user_path(model)).absolute()
+    return str(path) if path.exists() or path.suffix == ".json" else model
+
+
+def _means(content: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the texts of `StudyOptions.means`: first the values at all points, then those of each value of an axis.
+
+    Raises:
+        ValueError: an entry is neither a value nor a mapping of values to meanings.
+    """
+    entries = _mapping(content, "means")
+    if always := {name: _text(value) for name, value in entries.items() if not isinstance(value, Mapping)}:
+        yield flags_text(always)
+    for name, by_value in entries.items():
+        for value, meaning in by_value.items() if isinstance(by_value, Mapping) else ():  # type: ignore[reportUnknownVariableType]
+            where = f"means of {name}={_text(value)}"
+            stated = {axis: _text(stated) for axis, stated in _mapping({where: meaning}, where).items()}
+            yield flags_text({OWN + name: _text(value), **stated})

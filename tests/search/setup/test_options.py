@@ -52,7 +52,7 @@ ARGUMENTS = tuple(_ARGUMENTS.split())
 def test_the_sample_leaves_no_option_at_its_default() -> None:
     """Checks all but what a command excludes, and what the file of a training alone says."""
     left_out = [field.name for field in dataclasses.fields(FULL) if getattr(FULL, field.name) == field.default]
-    assert left_out == ["build", "environment", "without"]
+    assert left_out == ["build", "environment", "without", "model", "means"]
 
 
 @pytest.mark.parametrize("columns", [80, 100, 160])

@@ -1,5 +1,6 @@
 """A training in a file is what is typed: its axes, environment, folder and what they leave out; bad files are named."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from platform.search.__main__ import main, parse
 from platform.search.setup.options import options_of
 from platform.search.setup.request import read_request, resumed
 from tests.samples import header
+from tests.search.setup.test_stand_in import CONFIG
 from tests.whole_searches.own_page import PAGE
 from trainers.spec.batch import values_of
 from trainers.spec.codec import to_json
@@ -58,10 +60,12 @@ def test_a_file_is_what_is_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_page_s_file_is_one(tmp_path: Path) -> None:
-    """Checks docs/your-training.md: every key of its file, and a variable with a hole."""
+    """Checks docs/your-training.md: every key of its file, a variable with a hole, and what a stand-in of it is."""
     _, text = PAGE.read_text(encoding="utf-8").split("```yaml\n")
     Path("run.yaml").write_text(text.partition("```")[0].replace("../project", "project"))
-    space = read_request(parse(["run.yaml"])).space
+    Path("config.json").write_text(json.dumps(CONFIG))
+    request = read_request(parse(["run.yaml"]))
+    space = request.space
     workload = space.recipe.workload
     assert workload is not None and workload.folder == str(tmp_path / "project")
     candidates, _ = space.candidates(4)
@@ -69,6 +73,9 @@ def test_the_page_s_file_is_one(tmp_path: Path) -> None:
     assert {tuple(values) for values in flags} == {("fsdp", "ckpt", "threads")} and len(flags) == 6
     values = {**values_of(candidates[1].layout, candidates[1].batch_points()[0])}
     assert workload.variables(values) == {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "4"}
+    assert request.stand_in is not None
+    layouts = [request.stand_in.of(candidate).layout for candidate in candidates]
+    assert [(on.zero_stage, on.checkpointing) for on in layouts[::2]] == [(3, "full"), (2, "full"), (2, "none")]
 
 
 def test_a_study_keeps_what_its_file_said() -> None:
