@@ -166,7 +166,7 @@ def test_what_came_nearest_where_nothing_fits() -> None:
     output = nearest_sentence(RECIPE, [far, near], CLUSTER, Coverage(num_tried=2, not_tried=(left,)))
     assert output.startswith("Nothing that was tried fits") and "Tried were 2 of 3 layouts: --resume continues" in output
     output = nearest_sentence(RECIPE, [], CLUSTER)
-    assert output.startswith("Nothing was measured") and "--resume goes on" in output
+    assert output.startswith("Nothing was measured") and "--resume continues" in output
     disqualified = measurement(outcome=Outcome.FAILED, reason="Numerics gate failed: ...")
     assert nearest_sentence(RECIPE, [disqualified, skipped()], CLUSTER).startswith("Nothing has won")
 
