@@ -164,7 +164,9 @@ def test_what_came_nearest_where_nothing_fits() -> None:
     assert output.startswith("Nothing fits") and "prefetch 2" in output and "0.5 GiB too many" in output
     left = PlannedLayout(layout=layout(prefetch=3), recipe=RECIPE.id, micro_batches=(1,))
     output = nearest_sentence(RECIPE, [far, near], CLUSTER, Coverage(num_tried=2, not_tried=(left,)))
-    assert output.startswith("Nothing that was tried fits") and "Tried were 2 of 3 layouts: --resume continues" in output
+    assert (
+        output.startswith("Nothing that was tried fits") and "Tried were 2 of 3 layouts: --resume continues" in output
+    )
     output = nearest_sentence(RECIPE, [], CLUSTER)
     assert output.startswith("Nothing was measured") and "--resume continues" in output
     disqualified = measurement(outcome=Outcome.FAILED, reason="Numerics gate failed: ...")
