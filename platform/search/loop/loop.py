@@ -350,8 +350,7 @@ class SearchLoop:
         for loop in (self, *self.beside):
             loop.leave_out(lagging)
         if not start.is_final:
-            runs_again = follows is Next.RETRY
-            self._search.trial_ended(key, interrupted=state == "interrupted", runs_again=runs_again)
+            self._search.trial_ended(key, interrupted=state == "interrupted", runs_again=follows is Next.RETRY)
             candidate = Candidate(recipe=start.recipe, layout=start.layout, micro_batches=start.micro_batches)
             for other in self.beside:
                 other.overhear(candidate, self.history.measured(key))
@@ -372,7 +371,6 @@ class SearchLoop:
     def _record_end(
         self, ended: RunningTrial, end: policy.Ended, *, is_missing: bool, wall_s: float, gpu_s: float
     ) -> None:
-        """Records the end of a trial; `is_missing` is whether it leaves rungs to run."""
         start = ended.start
         line = TrialEnd(
             trial_id=start.trial_id,
