@@ -4,6 +4,7 @@ import dataclasses
 import importlib
 import json
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def runs_in(folder: Path) -> list[dict[str, Any]]:
-    """Returns what each offline file of W&B holds: its run, its summary, its history and the names of its files."""
+    """Returns what each offline file of W&B holds: its run, its summary, its history and the names of its files.
+
+    `Run.finish` tells W&B's service to close the file and does not wait for it, so files are read until each is whole.
+    """
+    until = time.monotonic() + 60.0
+    runs = _read(folder)
+    while not all({"exit", "kind"} <= run.keys() for run in runs):
+        assert time.monotonic() < until, f"a file of W&B stayed open: {runs}"
+        time.sleep(0.1)
+        runs = _read(folder)
+    return runs
+
+
+def _read(folder: Path) -> list[dict[str, Any]]:
     protocol: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
 
     runs: list[dict[str, Any]] = []
@@ -76,6 +90,8 @@ def _records(data: bytes) -> Iterator[bytes]:
             place += 2**15 - place % 2**15
             continue
         length, kind = struct.unpack_from("<HB", data, place + 4)
+        if place + 7 + length > len(data):
+            return
         parts += data[place + 7 : place + 7 + length]
         place += 7 + length
         if kind in (1, 4):
