@@ -43,6 +43,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--regenerate-golden", action="store_true", help="write golden files anew, to be read as a diff")
 
 
+def pytest_configure() -> None:
+    """Gives hypothesis all the time that an example takes on a busy machine, and the same examples everywhere."""
+    import hypothesis
+
+    hypothesis.settings.register_profile("tests", deadline=None, derandomize=True, database=None)
+    hypothesis.settings.load_profile("tests")
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Returns True for a file of whose every test `-m "not (NAME or ...)"` leaves out: its imports take seconds."""
     left_out = re.fullmatch(r"not \(?(\w+(?: or \w+)*)\)?", str(config.getoption("markexpr")))

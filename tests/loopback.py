@@ -1,7 +1,8 @@
-"""An HTTP server on loopback whose answers a test defines."""
+"""An HTTP server on loopback whose answers a test defines, and a port without a server."""
 
 import contextlib
 import http.server
+import socket
 import threading
 from collections.abc import Generator
 from typing import Any
@@ -46,3 +47,16 @@ def listening(handler: type[Answering]) -> Generator[int]:
         yield server.server_port
     finally:
         server.shutdown()
+
+
+@contextlib.contextmanager
+def closed_port(host: str = "127.0.0.1") -> Generator[int]:
+    """Yields a port on which nothing listens.
+
+    A socket holds it meanwhile, or the kernel might give it to another process, such as one of a Ray that another test
+    starts. A server that reuses addresses, as MLflow's and those of gRPC do, can listen on it all the same.
+    """
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind((host, 0))
+        yield holder.getsockname()[1]

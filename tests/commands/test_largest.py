@@ -2,9 +2,9 @@
 
 import json
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -62,7 +62,7 @@ def test_memory_of_two_sizes_names_the_largest(last: int, bend: float) -> None:
         assert len(tried) <= (5 if not bend and fits <= 100 else 4 + 2 * last.bit_length()), (fits, tried)
 
 
-def test_a_failure_ends_it_and_time_does_with_a_remark() -> None:
+def test_a_failure_ends_it_and_time_does_with_a_remark(monkeypatch: pytest.MonkeyPatch) -> None:
     ends = {1: Outcome.OK, 2: Outcome.OK, 4: Outcome.FAILED}
     answer = largest(lambda batch: _run(ends[batch.micro_batch]), _points(SIZES))
     assert [point.micro_batch for point in answer.fitting] == [1, 2]
@@ -71,11 +71,14 @@ def test_a_failure_ends_it_and_time_does_with_a_remark() -> None:
         4,
     )
 
+    now_s = [100.0]
+    monkeypatch.setattr("trainers.commands.largest.time", SimpleNamespace(monotonic=lambda: now_s[0]))
+
     def slow(batch: BatchPoint) -> Run:
-        time.sleep(0.02)
+        now_s[0] += 20.0
         return _run(Outcome.OK)
 
-    late = largest(slow, _points(SIZES), limit_s=0.03)
+    late = largest(slow, _points(SIZES), limit_s=30.0)
     assert [point.micro_batch for point in late.fitting] == [1, 2]
     assert late.remark.endswith("micro-batches from 3 to 24 were not tried, and may fit")
 
@@ -114,9 +117,9 @@ def test_real_processes_run_out_of_memory(tmp_path: Path) -> None:
     job = Job(
         trial_id="t1", recorder="", recipe=candidate.recipe, layout=candidate.layout, rungs=candidate.batch_points(),
         cluster=Cluster(device_kind="cpu", device="a processor", device_memory_gib=8.0), cpus_per_worker=0.5,
-        hang_floor_s=5.0, first_step_s=20.0,
+        hang_floor_s=300.0, first_step_s=300.0,
     )  # fmt: skip
-    answer = largest(lambda batch: short_run(job, on_this_node(job), batch), job.rungs)
+    answer = largest(lambda batch: short_run(job, on_this_node(job), batch), job.rungs, limit_s=3600.0)
     assert answer.fitting[-1].micro_batch == 6 and answer.ended is not None
     assert answer.ended.batch.micro_batch == 8 and "CUDA out of memory" in answer.ended.run.reason
     tried = [json.loads(line) for line in (tmp_path / "tried").read_text().splitlines()]

@@ -5,6 +5,8 @@ import json
 import subprocess
 import sys
 import time
+import uuid
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,14 @@ import pytest
 
 from search_spaces.command import space_of_command
 from trainers.commands import supervisor
-from trainers.commands.run import AGREEMENT, PointRun, Run, follow, on_this_node, remark_of
+from trainers.commands.run import AGREEMENT, PointRun, Run, Starter, follow, on_this_node, remark_of
 from trainers.commands.steps import Step, StepReader
+from trainers.commands.trees import Tree
 from trainers.records.job import Job, Timing
 from trainers.records.measurement import Outcome
 from trainers.spec.batch import BatchPoint
 from trainers.spec.cluster import Cluster
+from trainers.spec.workload import Workload
 
 SCRIPT = """
 import argparse, json, os, subprocess, sys, time
@@ -34,7 +38,11 @@ def step(number, seconds=0.02, told=None, **fields):
     line = {"tokens": tokens, "s": told or seconds, "loss": 3.0 - number / 100, **fields}
     with open(os.environ["LAYOUT_SEARCH_STEPS"], "a") as file:
         file.write(json.dumps(line) + "\\n")
+def seen(number):
+    while not os.path.exists(f"seen-{number}"):
+        time.sleep(0.005)
 """
+"""`seen` waits until the run has seen so many steps."""
 TIMING = Timing(window_s=0.04, rung_s=0.2, min_windows=3, winner_s=0.4)
 
 
@@ -46,13 +54,19 @@ def _run(folder: Path, body: str, *, words: tuple[str, ...] = (), step_line: str
 
 
 def _measured(
-    folder: Path, body: str, *, words: tuple[str, ...] = (), step_line: str = "", **fields: Any
+    folder: Path,
+    body: str,
+    *,
+    words: tuple[str, ...] = (),
+    step_line: str = "",
+    starter: Callable[[Job], Starter] = on_this_node,
+    **fields: Any,
 ) -> tuple[Run, dict[str, Any]]:
     (folder / "train.py").write_text(SCRIPT + body)
     command = (sys.executable, "train.py", "--batch", "{micro_batch=2}", "--accum", "{grad_accum}", *words)
     space = space_of_command(command, folder=folder, tokens_per_step=256, seq_len=16, step_line=step_line)
     ((candidate, *_), _) = space.candidates(2)
-    limits: dict[str, Any] = {"hang_floor_s": 5.0, "first_step_s": 20.0, **fields}
+    limits: dict[str, Any] = {"hang_floor_s": 300.0, "first_step_s": 300.0, **fields}
     job = Job(
         trial_id="t1",
         recorder="",
@@ -65,14 +79,18 @@ def _measured(
         **limits,
     )
     assert job.rungs == (BatchPoint(micro_batch=2, grad_accum=4),)
-    return PointRun(job, on_this_node(job), job.rungs[0], lambda run: None).measured()
+
+    def tick(run: Run) -> None:
+        (folder / f"seen-{len(run.steps)}").touch()
+
+    return PointRun(job, starter(job), job.rungs[0], tick).measured()
 
 
 def test_a_run_ends_after_enough_steady_steps_and_has_its_figures(tmp_path: Path) -> None:
-    run, figures = _measured(tmp_path, "for number in range(10**6):\n    step(number)\n")
+    run, figures = _measured(tmp_path, "for number in range(10**6):\n    step(number)\n    seen(number + 1)\n")
     assert (run.outcome, run.reason) == (Outcome.OK, "")
     timed_s = figures["step_times_s"][TIMING.warmup_steps :]
-    assert TIMING.rung_s <= sum(timed_s) < 10 * TIMING.rung_s  # a look may find several lines
+    assert sum(timed_s[:-1]) < TIMING.rung_s <= sum(timed_s)
     assert figures["tokens_per_s"] == pytest.approx(256 / 0.02)
     assert figures["tokens_per_s_per_gpu"] == figures["tokens_per_s"] / 2
     assert figures["steps_per_window"] == 2
@@ -171,7 +189,7 @@ WRITES = {
     "into a file of its own each time": (
         "path = os.environ['LAYOUT_SEARCH_STEPS']\nfor number in range(6):\n    os.remove(path)\n    time.sleep(0.1)\n"
         "    open(path + '.new', 'w').write(json.dumps({'tokens': tokens, 'loss': number}) + '\\n')\n"
-        "    os.replace(path + '.new', path)\n    time.sleep(0.1)\n"
+        "    os.replace(path + '.new', path)\n    seen(number + 1)\n"
     ),
 }
 
@@ -239,13 +257,27 @@ def test_a_silent_command_is_hung_and_all_of_its_processes_end(tmp_path: Path) -
 
 
 def test_a_command_without_a_first_step_in_its_time_is_hung(tmp_path: Path) -> None:
-    run = _run(tmp_path, "print('loading', flush=True)\ntime.sleep(600)\n", first_step_s=1.0)
+
+    def once_it_prints(job: Job) -> Starter:
+        """Returns a function that starts the command and waits for its first line, however long Python takes."""
+
+        def start(workload: Workload, values: Mapping[str, object]) -> Tree:
+            tree = on_this_node(job)(workload, values)
+            while not tree.text():
+                time.sleep(0.01)
+            return tree
+
+        return start
+
+    body = "print('loading', flush=True)\ntime.sleep(600)\n"
+    run = _run(tmp_path, body, first_step_s=1.0, starter=once_it_prints)
     assert (run.outcome, run.output) == (Outcome.HUNG, "loading")
     assert run.reason == "no step within 1 s of its start"
 
 
 def test_a_slow_point_is_stopped(tmp_path: Path) -> None:
-    run = _run(tmp_path, "for number in range(10**6):\n    step(number, 0.1)\n", incumbent_tokens_per_s=1e6)
+    body = "for number in range(10**6):\n    step(number, 0.1)\n    seen(number + 1)\n"
+    run = _run(tmp_path, body, incumbent_tokens_per_s=1e6)
     assert run.outcome is Outcome.SLOW and len(run.steps) == TIMING.warmup_steps + 3
 
 
@@ -266,8 +298,9 @@ def test_printed_lines_are_steps_where_a_pattern_says_so(tmp_path: Path) -> None
     run, figures = _measured(tmp_path, body, step_line=r"'loss': (?P<loss>[\d.]+)")
     assert run.outcome is Outcome.OK and figures["losses"][0] == 3.0
     assert "do not state the tokens of a step" in figures["remark"]
-    assert figures["tokens_per_s"] == pytest.approx(256 / 0.02, rel=0.5)
-    assert sum(figures["step_times_s"][TIMING.warmup_steps :]) == pytest.approx(
+    timed_s = figures["step_times_s"][TIMING.warmup_steps :]
+    assert min(timed_s) <= 256 / figures["tokens_per_s"] <= max(timed_s)
+    assert sum(timed_s) == pytest.approx(
         run.steps[-1].at_s - run.steps[TIMING.warmup_steps - 1].at_s
     )
 
@@ -301,7 +334,7 @@ def test_a_program_that_is_not_there_is_told(tmp_path: Path) -> None:
     job = Job(
         trial_id="t1", recorder="", recipe=candidate.recipe, layout=candidate.layout, rungs=candidate.batch_points(),
         cluster=Cluster(device_kind="cpu", device="a processor", device_memory_gib=8.0), cpus_per_worker=0.5,
-        first_step_s=9.0, hang_floor_s=9.0,
+        first_step_s=300.0, hang_floor_s=300.0,
     )  # fmt: skip
     run = follow(job, on_this_node(job), job.rungs[0], lambda run, is_over: None)
     assert (run.outcome, run.output) == (Outcome.FAILED, "no-such-launcher: No such file or directory")
@@ -309,22 +342,23 @@ def test_a_program_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 def test_processes_end_with_the_process_that_started_them(tmp_path: Path) -> None:
     """Checks the end of the pipe that a killed worker leaves."""
+    mark = uuid.uuid4().hex
     words = [
         sys.executable,
         "-I",
         supervisor.__file__,
-        "a-mark",
+        mark,
         str(tmp_path / "run"),
         sys.executable,
         "-c",
         "import time; time.sleep(600)",
     ]
     (tmp_path / "run").mkdir()
-    process = subprocess.Popen(words, stdin=subprocess.PIPE, env={"MARK": "a-mark"})
-    until_s = time.monotonic() + 20
-    while not supervisor.of_command("a-mark", process.pid) and time.monotonic() < until_s:
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, env={"MARK": mark})
+    until_s = time.monotonic() + 300
+    while not supervisor.of_command(mark, process.pid) and time.monotonic() < until_s:
         time.sleep(0.02)
     assert process.stdin is not None
     process.stdin.close()
-    assert process.wait(20) == 128 + 15
-    assert supervisor.of_command("a-mark", process.pid) == [] and not (tmp_path / "run").exists()
+    assert process.wait(300) == 128 + 15
+    assert supervisor.of_command(mark, process.pid) == [] and not (tmp_path / "run").exists()

@@ -10,6 +10,7 @@ import grpc
 import pytest
 
 from platform.cluster import head
+from tests.loopback import closed_port
 
 Server = Callable[[int], grpc.Server]
 
@@ -24,10 +25,10 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def port() -> int:
-    """Returns a port that is free now."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
+def port() -> Iterator[int]:
+    """Yields a port that is free until the test's own server listens on it."""
+    with closed_port() as port:
+        yield port
 
 
 @pytest.fixture
@@ -48,17 +49,24 @@ def serve() -> Iterator[Server]:
 
 
 def test_a_head_that_answers_is_left_alone(port: int, serve: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, seconds in (("REFUSED_S", 1.5), ("SILENT_S", 4.0), ("_ANSWER_S", 2.0)):  # a busy machine answers late
-        monkeypatch.setattr(head, name, seconds)
+    """Checks many looks, each of which may wait for a busy machine, over longer than a head may be silent."""
+    monkeypatch.setattr(head, "_ANSWER_S", 300.0)
+    looks: list[OSError | None] = []
+    error_of = head._error_of  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(head, "_error_of", lambda address: (looks.append(error_of(address)), looks[-1])[1])
     output: list[str] = []
     serve(port)
-    address = f"127.0.0.1:{port}"
+    address, until_s = f"127.0.0.1:{port}", time.monotonic() + 2 * head.SILENT_S
     with head.watched(address, address, output.append):
-        time.sleep(5)
-    assert not output
+        while len(looks) < 10 or time.monotonic() < until_s:
+            time.sleep(0.1)
+    assert not output and not any(looks)
 
 
-def test_a_head_whose_port_is_closed_is_gone_once(port: int, serve: Server) -> None:
+def test_a_head_whose_port_is_closed_is_gone_once(
+    port: int, serve: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head, "SILENT_S", 300.0)  # a busy machine answers late
     output: list[str] = []
     address, called, server = f"127.0.0.1:{port}", threading.Event(), serve(port)
     with head.watched(address, address, lambda reason: (output.append(reason), called.set())[0]):
@@ -70,10 +78,12 @@ def test_a_head_whose_port_is_closed_is_gone_once(port: int, serve: Server) -> N
     assert output[0].endswith("(Connection refused)")
 
 
-def test_a_raylet_that_is_stopped_is_gone_too(port: int, serve: Server) -> None:
+def test_a_raylet_that_is_stopped_is_gone_too(port: int, serve: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Connects the watch to a socket that nobody serves: the kernel accepts connections to a process that does
     nothing.
     """
+    for name, seconds in (("_ANSWER_S", 2.0), ("SILENT_S", 8.0)):  # the head of a busy machine answers late
+        monkeypatch.setattr(head, name, seconds)
     output: list[str] = []
     called = threading.Event()
     serve(port)

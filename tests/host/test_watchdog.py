@@ -22,9 +22,9 @@ dog = Watchdog(floor_s=floor_s, on_hang=lambda where, waited_s: print(where, wai
 BODIES = {
     # What each does, and the floor in seconds.
     "stands still": ("dog.beat('micro-step 3 of step 7'); time.sleep(600)", 1.0),
-    "beats": ("for _ in range(14):\n    dog.beat('x'); time.sleep(0.5)\ndog.pause(); print('done')", 6.0),
+    "beats": ("for _ in range(16):\n    dog.beat('x'); time.sleep(0.5)\ndog.pause(); print('done')", 6.0),
     "is allowed more": ("dog.beat('x', allowed_s=120); time.sleep(3); print('done')", 1.0),
-    "rests": ("dog.beat('x', allowed_s=3); dog.pause(); time.sleep(5); print('done')", 1.0),
+    "rests": ("dog.beat('x', allowed_s=6); dog.pause(); time.sleep(8); print('done')", 1.0),
     "has slow micro-steps": (
         "dog.saw(1.2); dog.beat('x'); time.sleep(3); print('still here', flush=True); time.sleep(600)",
         1.0,

@@ -5,6 +5,7 @@ import re
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -102,6 +103,13 @@ def begun(journal: Path) -> tuple[Tail, History]:
     return tail, History(tail.read())
 
 
+@pytest.fixture
+def still_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stops the clock of what follows a search: a busy machine takes more than a second for a line."""
+    monkeypatch.setattr("platform.report.follow.time", SimpleNamespace(monotonic=lambda: 100.0))
+
+
+@pytest.mark.usefixtures("still_clock")
 def test_device_seconds_are_those_of_workers_where_there_is_no_gpu(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -157,6 +165,7 @@ def test_a_recipe_that_nothing_in_its_label_sets_apart_is_named_whole() -> None:
     assert set_apart(slower, (RECIPE, slower)) == RECIPE.label
 
 
+@pytest.mark.usefixtures("still_clock")
 @pytest.mark.parametrize(
     ("budget", "shown"),
     [

@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from platform.tracking.runs import Runs
 from platform.tracking.uri import default_uri
+from tests import loopback
 from tests.samples import header
 from tests.tracking.server import start_server
 
@@ -43,11 +43,10 @@ def studies(tmp_path: Path, store: Path) -> Path:
 
 
 @pytest.fixture
-def closed_port() -> int:
-    """Returns a port without a listener."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+def closed_port() -> Iterator[int]:
+    """Yields a port without a listener."""
+    with loopback.closed_port() as port:
+        yield port
 
 
 @pytest.fixture

@@ -3,11 +3,14 @@
 A process of its own, since Ray reads its settings at import. The exit codes and summaries stand in FOLDER/ended.json.
 """
 
+import contextlib
 import json
 import os
 import signal
 import sys
 import threading
+import time
+from collections.abc import Callable, Collection, Generator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +26,8 @@ from platform.train.training_session import opened, train_on
 from tests.training.layout_file import write_layout
 from tests.training.values import DDP, FSDP, STEP
 from tests.whole_searches.session import listening
-from trainers.records.training import Begun, Steps
+from trainers.records.training import Begun, Record, Saved, Steps
+from trainers.records.training_files import STOP
 from trainers.records.training_lines import Reader
 from trainers.spec.layout import Layout
 
@@ -67,37 +71,71 @@ def run(handle: ClusterHandle, folder: Path, name: str, layout: Layout = DDP) ->
 
 
 def listen_after(folder: Path, sockets: list[tuple[str, str]]) -> None:
-    """Records the sockets on which this process and its Ray listen, once step 40 is recorded."""
-    _wait_for(folder)
-    this = psutil.Process()
-    sockets += sorted(listening([this, *this.children(recursive=True)]))
+    """Records the sockets on which this process and its Ray listen during the training."""
+    workers = _new_workers()
+    _wait_for(folder, lambda record: isinstance(record, Begun))
+    with _standing_still(workers):
+        this = psutil.Process()
+        sockets += sorted(listening([this, *this.children(recursive=True)]))
 
 
 def kill_worker_and_stop(folder: Path, killed: list[int]) -> None:
-    """Kills a worker of the training once step 40 is recorded, and sends SIGTERM to this process once the next attempt
-    has trained 20 steps.
+    """Kills a worker of the training once a checkpoint is saved, and sends SIGTERM to this process once the next
+    attempt has trained 20 steps.
     """
-    _wait_for(folder)
-    workers = [
-        child for child in psutil.Process().children(recursive=True) if "RayTrainWorker" in " ".join(child.cmdline())
-    ]
-    if workers:
-        killed.append(workers[-1].pid)
-        workers[-1].kill()
-    _wait_for(folder, steps=20, attempt=2)
-    os.kill(os.getpid(), signal.SIGTERM)
+    first = _new_workers()
+    _wait_for(folder, lambda record: isinstance(record, Saved))
+    first[-1].kill()
+    killed.append(first[-1].pid)
+    second = _new_workers(but=first)
+    steps: list[int] = []
+
+    def is_far(record: Record) -> bool:
+        if isinstance(record, Steps) and record.attempt == 2:
+            steps.extend(range(record.first_step, record.last_step + 1))
+        return len(steps) >= 20
+
+    _wait_for(folder, is_far)
+    with _standing_still(second):
+        os.kill(os.getpid(), signal.SIGTERM)
+        until_s = time.monotonic() + 300
+        while not (folder / STOP).exists() and time.monotonic() < until_s:
+            time.sleep(0.02)
 
 
-def _wait_for(folder: Path, steps: int = 40, attempt: int = 1) -> None:
-    """Waits until the attempt has recorded this many steps."""
-    reader, over, begun = Reader(folder / "training.jsonl"), threading.Event(), list[Begun]()
+def _new_workers(but: Collection[psutil.Process] = ()) -> list[psutil.Process]:
+    """Waits for the two workers of an attempt, which are there seconds before its first step, and returns them.
+
+    A look at all processes takes longer than many steps of a small model, so none may be needed during the steps.
+    """
     while True:
-        for record in reader.read():
-            if isinstance(record, Begun):
-                begun.append(record)
-            elif isinstance(record, Steps) and len(begun) >= attempt and record.last_step >= begun[-1].step + steps:
-                return
-        over.wait(0.02)
+        workers: list[psutil.Process] = []
+        for child in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):  # one that ends just now
+                if "RayTrainWorker" in " ".join(child.cmdline()) and child not in but:
+                    workers.append(child)
+        if len(workers) == 2:
+            return workers
+        time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def _standing_still(workers: Collection[psutil.Process]) -> Generator[None]:
+    """Suspends the workers meanwhile: what is left of a small model's training is soon over."""
+    for worker in workers:
+        worker.suspend()
+    try:
+        yield
+    finally:
+        for worker in workers:
+            worker.resume()
+
+
+def _wait_for(folder: Path, event: Callable[[Record], bool]) -> None:
+    """Reads the training's records until `event` is true of one."""
+    reader = Reader(folder / "training.jsonl")
+    while not any(event(record) for record in reader.read()):
+        time.sleep(0.02)
 
 
 if __name__ == "__main__":

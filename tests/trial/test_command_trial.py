@@ -32,7 +32,7 @@ def _job(folder: Path) -> Job:
         rungs=(BatchPoint(micro_batch=4, grad_accum=1),),
         cluster=Cluster(device_kind="cpu", device="a processor", device_memory_gib=8.0, devices_per_node=2),
         cpus_per_worker=0.5,
-        first_step_s=20.0,
+        first_step_s=300.0,
     )
 
 

@@ -13,6 +13,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutErro
 
 from platform.study.journal import Tail
 from tests.cluster.probing.samples import probe
+from tests.loopback import closed_port
 from tests.samples import RECIPE, layout, measurement, profile
 from trainers.records.journal import Measured, Probed, Profile, RungStart
 from trainers.records.measurement import Measurement, Outcome
@@ -130,10 +131,8 @@ def test_a_trial_that_waits_for_a_node_out_of_reach_has_not_hung(
     recorder: Recorder, journal: Path, monkeypatch: pytest.MonkeyPatch, answers: bool
 ) -> None:
     """Checks that the node's own port is asked: Ray counts a node as alive for a minute after its link was cut."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-        if not answers:
-            listener.close()
+    with closed_port() as closed, socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1] if answers else closed
         node = {"NodeID": "n2", "Alive": True, "NodeManagerAddress": "127.0.0.1", "NodeManagerPort": port}
         monkeypatch.setattr(ray, "nodes", lambda: [node])
         recorder.place("t1", ["n1", "n2"])

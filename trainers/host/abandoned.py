@@ -14,7 +14,6 @@ from pathlib import Path
 RUN_MARK = "LAYOUT_SEARCH_RUN"
 """Environment variable that marks the processes of one run of a command."""
 _SUPERVISOR = b"supervisor.py"
-_MARKED = re.compile(rb"(?:^|\0)" + RUN_MARK.encode() + rb"=([0-9a-f]{32})(?:\0|$)")
 
 
 def end_abandoned() -> list[int]:
@@ -36,10 +35,23 @@ def _abandoned() -> Iterator[int]:
     for process in Path("/proc").iterdir():
         if not process.name.isdecimal():
             continue
-        with contextlib.suppress(OSError):  # it has ended, or is another user's
-            words = (process / "cmdline").read_bytes().split(b"\0")
-            if len(words) > 3 and words[2].endswith(_SUPERVISOR):
-                supervised.add(words[3])
-            elif match := _MARKED.search((process / "environ").read_bytes()):
-                marks[int(process.name)] = match[1]
+        # The environment first: a supervisor that starts between the two looks has the mark and is not yet known as one.
+        match = _marked(_read(process / "environ"))
+        words = _read(process / "cmdline").split(b"\0")
+        if len(words) > 3 and words[2].endswith(_SUPERVISOR):
+            supervised.add(words[3])
+        elif match:
+            marks[int(process.name)] = match[1]
     yield from (pid for pid, mark in marks.items() if mark not in supervised)
+
+
+def _marked(environment: bytes) -> re.Match[bytes] | None:
+    return re.search(rb"(?:^|\0)" + RUN_MARK.encode() + rb"=([0-9a-f]{32})(?:\0|$)", environment)
+
+
+def _read(path: Path) -> bytes:
+    """Returns the content of a process's file; empty if it has ended, or is another user's."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
