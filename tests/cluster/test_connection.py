@@ -11,6 +11,7 @@ import pytest
 
 from platform.cluster import connection
 from platform.common.errors import InputError
+from tests.loopback import closed_port
 
 
 @pytest.fixture
@@ -59,10 +60,9 @@ def test_a_link_to_a_file_of_this_user_s_is_not_followed(current: Path) -> None:
 
 
 def test_a_cluster_that_is_gone_is_none(current: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    current.write_text(f"127.0.0.1:{port}")
-    assert connection._cluster_of_this_head() is None
+    with closed_port() as port:
+        current.write_text(f"127.0.0.1:{port}")
+        assert connection._cluster_of_this_head() is None
     assert not capsys.readouterr().err
 
 

@@ -300,9 +300,7 @@ def test_printed_lines_are_steps_where_a_pattern_says_so(tmp_path: Path) -> None
     assert "do not state the tokens of a step" in figures["remark"]
     timed_s = figures["step_times_s"][TIMING.warmup_steps :]
     assert min(timed_s) <= 256 / figures["tokens_per_s"] <= max(timed_s)
-    assert sum(timed_s) == pytest.approx(
-        run.steps[-1].at_s - run.steps[TIMING.warmup_steps - 1].at_s
-    )
+    assert sum(timed_s) == pytest.approx(run.steps[-1].at_s - run.steps[TIMING.warmup_steps - 1].at_s)
 
 
 def test_the_output_folder_is_new_in_each_run_and_gone_after_it(tmp_path: Path) -> None:

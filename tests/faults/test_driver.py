@@ -57,7 +57,9 @@ def cut(tmp_path_factory: pytest.TempPathFactory) -> Cut:
     """
     folder = tmp_path_factory.mktemp("a study cut")
     space = write_space(folder / "short.py", **SLOW)
-    with start(folder, "cut", 1, str(space), "--name", "cut", *IN_ORDER, environment=WITHOUT_MLFLOW) as session:
+    # By itself a CPU's rung times a second: on a fast machine it would be over before it is cut.
+    argv = (str(space), "--name", "cut", *IN_ORDER, "--steps=15")
+    with start(folder, "cut", 1, *argv, environment=WITHOUT_MLFLOW) as session:
         session.wait_for("the second rung", lambda lines: in_rung(lines, trial=1, micro_batch=2))
         with session.standing_still():
             listening = session.listening()

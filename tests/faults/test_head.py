@@ -63,9 +63,7 @@ def test_a_head_that_answers_is_left_alone(port: int, serve: Server, monkeypatch
     assert not output and not any(looks)
 
 
-def test_a_head_whose_port_is_closed_is_gone_once(
-    port: int, serve: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_head_whose_port_is_closed_is_gone_once(port: int, serve: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(head, "SILENT_S", 300.0)  # a busy machine answers late
     output: list[str] = []
     address, called, server = f"127.0.0.1:{port}", threading.Event(), serve(port)

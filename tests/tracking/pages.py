@@ -17,6 +17,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 from platform.tracking.mirror import Mirror, default_uri
+from tests.loopback import closed_port
 from tests.tracking.browser import Page, chromium, page
 
 WIDTH, HEIGHT = 1900, 1050
@@ -29,21 +30,20 @@ def served(look: str, folder: Path) -> Generator[dict[str, str]]:
     """
     first, *lines = look.splitlines()
     command = first.removeprefix("MLflow: ").removesuffix(", then open")
-    port = free_port()
-    with_port = f"{command} PORT={port}" if command.startswith("make ") else f"{command} --port {port} --workers 1"
     # The server's job runners are processes of their own that take seconds to start; looking needs none.
     environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     log = folder / "mlflow-ui.log"
-    with log.open("wb") as file:
+    with closed_port() as port, log.open("wb") as file:
+        with_port = f"{command} PORT={port}" if command.startswith("make ") else f"{command} --port {port} --workers 1"
         process = subprocess.Popen(
             shlex.split(with_port), env=environment, stdout=file, stderr=file, start_new_session=True
         )
-    try:
-        answering(f"http://127.0.0.1:{port}/", process)
-        yield {name: address.replace(":5000", f":{port}") for name, address in map(str.split, lines)}
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        try:
+            answering(f"http://127.0.0.1:{port}/", process)
+            yield {name: address.replace(":5000", f":{port}") for name, address in map(str.split, lines)}
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def answering(server: str, process: subprocess.Popen[bytes] | None = None) -> None:

@@ -19,6 +19,7 @@ import yaml
 from ray.autoscaler._private.fake_multi_node import node_provider
 
 from platform.cluster import waiting
+from tests.loopback import closed_port
 from tests.whole_searches.head import free_port, short_folder, started
 from tests.whole_searches.session import ROOT, write_space
 
@@ -75,11 +76,17 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield short
 
 
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Yields a port for a head, which no other process is given."""
+    with closed_port("") as port:
+        yield port
+
+
 @pytest.mark.ray
 def test_an_autoscaler_starts_what_is_awaited_keeps_it_and_takes_it_down_after(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, port: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    port = free_port()
     file = _cluster_file(folder, f"{ray.util.get_node_ip_address()}:{port}")
     identity = {
         "RAY_FAKE_CLUSTER": "1",
@@ -114,8 +121,10 @@ def test_an_autoscaler_starts_what_is_awaited_keeps_it_and_takes_it_down_after(
 
 @pytest.mark.heavy
 @pytest.mark.search
-def test_a_submitted_job_runs_its_copy_of_the_checkout_and_keeps_the_study_in_the_home_folder(folder: Path) -> None:
-    port, dashboard = free_port(), free_port()
+def test_a_submitted_job_runs_its_copy_of_the_checkout_and_keeps_the_study_in_the_home_folder(
+    folder: Path, port: int
+) -> None:
+    dashboard = free_port()
     home = folder / "home"
     home.mkdir()
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}

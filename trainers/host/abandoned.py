@@ -35,7 +35,7 @@ def _abandoned() -> Iterator[int]:
     for process in Path("/proc").iterdir():
         if not process.name.isdecimal():
             continue
-        # The environment first: a supervisor that starts between the two looks has the mark and is not yet known as one.
+        # The environment first: a supervisor that starts between the looks has the mark and is not known as one yet.
         match = _marked(_read(process / "environ"))
         words = _read(process / "cmdline").split(b"\0")
         if len(words) > 3 and words[2].endswith(_SUPERVISOR):
