@@ -258,6 +258,17 @@ MIRRORING = """
 import os, signal, sys, time
 from pathlib import Path
 from platform.tracking.mirror import Mirror
+from platform.tracking.runs import Runs
+
+begun, add = [], Runs.add
+
+def add_some(runs, content):
+    begun.append(content)
+    if len(begun) > 15:
+        time.sleep(600)  # however late the look below comes
+    add(runs, content)
+
+Runs.add = add_some
 mirror = Mirror(Path(sys.argv[1]), sys.argv[2]).start()
 while len(mirror.mirrored) < 8:
     time.sleep(0.01)

@@ -15,7 +15,7 @@ from trainers.measuring.probe import probe
 from trainers.measuring.probe_size import COPY_BYTES, WHOLE
 
 MESSAGE_BYTES = (2**10, 2**12, 2**14, 2**16, 2**18)
-CONNECTING_S = 0.5
+CONNECTING_S = 1.0
 """Additional seconds of each group's first collective in a short probe, as with NCCL, which connects then."""
 
 

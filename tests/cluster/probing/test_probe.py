@@ -63,7 +63,7 @@ def test_a_probe_that_runs_out_of_time_says_so_and_keeps_what_it_has(tmp_path: P
 
 @pytest.mark.contract
 def test_a_trial_s_short_probe_measures_links_first_and_parts_of_a_node(tmp_path: Path) -> None:
-    figures = play(tmp_path, "a,a,a,a", 30, "fp32")
+    figures = play(tmp_path, "a,a,a,a", 240, "fp32")
     of_scope = {
         scope: [row for row in figures["collectives"] if row["scope"] == scope and row["operation"] == "all_reduce"]
         for scope in ("part", "node")
