@@ -8,6 +8,7 @@ A bare `pytest` has imported the standard library's `platform` before it reads t
 
 import functools
 import os
+import random
 import re
 import signal
 import sys
@@ -97,14 +98,18 @@ def _phase(file: Path) -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """Gives torch one thread in this process, as the ranks beside it have.
+    """Gives torch one thread in this process, as the ranks beside it have, and each test the same random numbers,
+    whatever ran before it in this process.
 
     With a thread for each core, each of thousands of small operations waits until the other processes of the tests let
     the last of its threads run: that took ten times as long, and as much of the processor.
     """
+    random.seed(0)
     torch = sys.modules.get("torch")
-    if torch is not None and torch.get_num_threads() > 1:
-        torch.set_num_threads(1)
+    if torch is not None:
+        torch.manual_seed(0)
+        if torch.get_num_threads() > 1:
+            torch.set_num_threads(1)
 
 
 @pytest.hookimpl(trylast=True)

@@ -237,7 +237,14 @@ class TestLearning:
     def studies(self, tmp_path: Path) -> Path:
         """Returns one study of the miniature on `CPU`, with the versions of here."""
         mini = _miniature()
-        first = header("old-1", recipes=(mini.recipe,), cluster=CPU, miniature=True, versions=checkout.versions())
+        first = header(
+            "old-1",
+            recipes=(mini.recipe,),
+            cluster=CPU,
+            miniature=True,
+            versions=checkout.versions(),
+            at="2026-01-01T00:00:00+00:00",
+        )
         with Study.create(tmp_path / "studies", "old-1") as study:
             study.record(first)
             measured = measurement(recipe=mini.recipe, on=ON_TWO, conditions=None, cap_gib=mini.device_memory_gib)

@@ -80,7 +80,7 @@ def test_a_killed_run_goes_on(source: Path, undisturbed: dict[str, bytes], tmp_p
     assert not alive, "workers end with their driver"
     complete = {path: path.stat().st_mtime_ns for path in out.glob("*.parquet")}
     num_shards = sum(name.endswith(".parquet") for name in undisturbed)
-    assert 2 <= len(complete) < MANY < num_shards
+    assert 2 <= len(complete) <= MANY < num_shards, "a worker that goes on may end the shard that it writes"
     with pytest.raises(ValueError, match=r"is unfinished: run the python -m platform\.prepare command"):
         ParquetTokens(out, vocab_size=256, seq_len=4, global_batch=1)
     second = _start(source, out, workers=2)
