@@ -5,6 +5,7 @@
 
 import argparse
 import contextlib
+import json
 import os
 import shlex
 import signal
@@ -72,31 +73,38 @@ def opened(view: Page, address: str) -> None:
         view.click("document.querySelector('[aria-label=\"Close\"]')", 2)
 
 
-def columns(shown: Page) -> list[str]:
-    """Returns the table's columns from left to right; scrolls to each once, because MLflow draws only visible ones."""
+def columns(shown: Page, count: int = 0) -> list[str]:
+    """Returns the table's columns from left to right; scrolls to each, because MLflow draws only visible ones, until at
+    least `count` were seen: a busy machine draws a part only after the page was scrolled on.
+    """
     names: dict[str, None] = {}
     shown.wait_for("document.querySelectorAll('.ag-header-cell').length > 5")
-    shown.ask("document.querySelector('.ag-body-horizontal-scroll-viewport').scrollLeft = 0")
+    view, until_s = "document.querySelector('.ag-body-horizontal-scroll-viewport')", time.monotonic() + 300
     while True:
-        time.sleep(0.5)
-        cells = shown.ask(
-            """[...document.querySelectorAll('.ag-header-cell')]
-            .map(e => [e.getBoundingClientRect().x, e.getAttribute('col-id')]).sort((a, b) => a[0] - b[0])"""
-        )
-        names |= {name.split("`")[1]: None for _, name in cells if name.startswith(("params.", "metrics.", "tags."))}
-        view = "document.querySelector('.ag-body-horizontal-scroll-viewport')"
-        if shown.ask(f"{view}.scrollLeft + {view}.clientWidth >= {view}.scrollWidth - 2"):
+        shown.ask(f"{view}.scrollLeft = 0")
+        is_last = False
+        while not is_last:
+            time.sleep(0.5)
+            is_last = shown.ask(f"{view}.scrollLeft + {view}.clientWidth >= {view}.scrollWidth - 2")
+            cells = shown.ask(
+                """[...document.querySelectorAll('.ag-header-cell')]
+                .map(e => [e.getBoundingClientRect().x, e.getAttribute('col-id')]).sort((a, b) => a[0] - b[0])"""
+            )
+            names |= {
+                name.split("`")[1]: None for _, name in cells if name.startswith(("params.", "metrics.", "tags."))
+            }
+            shown.ask(f"{view}.scrollLeft += 300")
+        if len(names) >= count or time.monotonic() > until_s:
             return list(names)
-        shown.ask(f"{view}.scrollLeft += 300")
 
 
-def rows(view: Page) -> list[str]:
-    """Returns the names of the table's runs from top to bottom."""
-    return view.ask(
-        """[...document.querySelectorAll('.ag-row')].filter(e => e.querySelector('a'))
+def rows(view: Page, count: int) -> list[str]:
+    """Waits until the table has `count` runs; returns their names from top to bottom."""
+    shown = """[...document.querySelectorAll('.ag-row')].filter(e => e.querySelector('a'))
         .sort((a, b) => a.getAttribute('row-index') - b.getAttribute('row-index'))
         .map(e => e.querySelector('a').innerText.trim())"""
-    )
+    view.wait_for(f"{shown}.filter(name => name).length >= {count}")
+    return view.ask(shown)
 
 
 CURVES = """[...document.querySelectorAll('.js-plotly-plot')].map(
@@ -104,16 +112,21 @@ CURVES = """[...document.querySelectorAll('.js-plotly-plot')].map(
 """JavaScript expression for `curves`. The page draws one chart after the other; a test may wait for all of them."""
 
 
-def charts(view: Page, count: int) -> list[str]:
-    """Waits until `count` charts are drawn; returns the lines of the page's text, which include their titles."""
+def charts(view: Page, count: int, *texts: str) -> list[str]:
+    """Waits until `count` charts are drawn and the page has the texts; returns the lines of the page's text, which
+    include the charts' titles.
+    """
     drawn = "[...document.querySelectorAll('.js-plotly-plot')].filter(e => e.data?.length)"
     parallel = "document.querySelectorAll('.parcoords').length"
     view.wait_for(f"{drawn}.length + {parallel} >= {count}")
+    for text in texts:
+        view.wait_for(f"document.body.innerText.includes({json.dumps(text)})")
     return [line for line in view.text().splitlines() if line]
 
 
-def curves(view: Page) -> list[list[list[float]]]:
-    """Returns the values of each curve, for each line chart."""
+def curves(view: Page, *counts: int) -> list[list[list[float]]]:
+    """Waits until the line charts have so many curves each, in order; returns the values of each curve, for each."""
+    view.wait_for(f"((drawn) => {[*counts]}.every((count, n) => (drawn[n] ?? []).length >= count))({CURVES})")
     return view.ask(CURVES)
 
 

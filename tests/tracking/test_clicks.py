@@ -65,7 +65,7 @@ def test_the_printed_address_leads_to_layouts_and_to_losses_in_a_click_each(stud
             view.picture(tmp_path / "study.png")
             pages.opened(view, _pressed(view, "layouts"))
             pages.columns(view)
-            assert len(pages.rows(view)) == len(POINTS)
+            assert len(pages.rows(view, len(POINTS))) == len(POINTS)
             view.picture(tmp_path / "layouts.png")
 
             view.open("about:blank")

@@ -89,8 +89,9 @@ def test_each_printed_page_has_its_columns_rows_and_charts(
         page(browser, tmp_path / "profile", width=pages.WIDTH, height=pages.HEIGHT) as view,
     ):
         pages.opened(view, addresses["layouts"])
-        assert set(pages.columns(view)) == {*views.LAYOUT_PARAMS, *views.LAYOUT_METRICS}
-        assert pages.rows(view) == [  # the fastest first, a point once: by the run of median speed
+        of_layouts = {*views.LAYOUT_PARAMS, *views.LAYOUT_METRICS}
+        assert set(pages.columns(view, len(of_layouts))) == of_layouts
+        assert pages.rows(view, 4) == [  # the fastest first, a point once: by the run of median speed
             "FSDP2 stage 2, MBS 2, run 3 (t7)",
             "ZeRO-1, MBS 1 (t3)",
             "FSDP2 stage 3, MBS 1 (t1)",
@@ -99,31 +100,33 @@ def test_each_printed_page_has_its_columns_rows_and_charts(
         view.picture(tmp_path / "layouts.png")
 
         pages.opened(view, addresses["charts"])
-        titles = pages.charts(view, 4)
         named = ["tokens_per_s", "peak_gib vs. tokens_per_s", "micro_batch vs. tokens_per_s", "Parallel Coordinates"]
+        titles = pages.charts(view, 4, "Layouts of seen-4gpu", *named, *views.AXES)
         assert [title for title in named if title not in titles] == []
         assert [axis for axis in (*views.AXES, "peak_gib") if axis not in titles] == []
-        assert "Layouts of seen-4gpu" in view.text()
         view.picture(tmp_path / "charts.png")
 
         pages.opened(view, addresses["gates"])
-        assert {"gate_loss", "gate_grad_norm"} <= set(pages.charts(view, 2))
-        drawn = pages.curves(view)
+        assert {"gate_loss", "gate_grad_norm"} <= set(pages.charts(view, 2, "gate_loss", "gate_grad_norm"))
+        drawn = pages.curves(view, 2, 2)
         assert {tuple(curve) for curve in drawn[0]} == set(LOSSES)
         assert {tuple(curve) for curve in drawn[1]} == {(3.0, 2.0, 1.0)}
         view.picture(tmp_path / "gates.png")
 
         pages.opened(view, addresses["studies"])
-        assert set(pages.columns(view)) == {*views.STUDY_METRICS, *views.STUDY_TAGS}
-        assert pages.rows(view) == ["seen-4gpu", "first"]  # the store has another study of the space, without a winner
+        of_studies = {*views.STUDY_METRICS, *views.STUDY_TAGS}
+        assert set(pages.columns(view, len(of_studies))) == of_studies
+        assert pages.rows(view, 2) == [
+            "seen-4gpu",
+            "first",
+        ]  # the store has another study of the space, without a winner
         pages.opened(view, addresses["scaling"])
-        assert "gpus vs. days" in pages.charts(view, 2)
+        assert "gpus vs. days" in pages.charts(view, 2, "gpus vs. days")
 
         # A comparison of trainings: both losses against tokens and hours, a curve a strategy, its seeds grouped.
         pages.opened(view, addresses["losses"])
-        pages.charts(view, 4)
-        assert "Convergence: compared" in view.text()
-        assert [len(curve) for curve in pages.curves(view)] == [
+        pages.charts(view, 4, "Convergence: compared")
+        assert [len(curve) for curve in pages.curves(view, *[2 * 3] * 4)] == [
             2 * 3
         ] * 4  # of each the mean and both edges of its band
         view.picture(tmp_path / "convergence.png")
