@@ -37,6 +37,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # a path that is not there may have the form
 # Spaces have the same layouts wherever tests run: packages of optional kernels are hidden.
 _IS_INSTALLED = OptionalKernel.is_installed
 pytest.MonkeyPatch().setattr(OptionalKernel, "is_installed", False)
+# What a command prints is compared with what it must print: no line of its progress comes between on a busy machine.
+pytest.MonkeyPatch().setattr("platform.common.progress.FIRST_S", 3600.0)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

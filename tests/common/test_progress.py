@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from platform.common import progress
 from platform.common.progress import Progress
 
 
@@ -32,15 +33,14 @@ def test_a_long_answer_says_that_it_is_being_computed(
 def test_a_terminal_s_line_is_taken_away(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("platform.common.progress.FIRST_S", 0.01)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    with Progress("planning bloom") as progress:
+    with Progress("planning bloom") as line:
         shown = _shown(capsys)
-        progress.end()
+        line.end()
     shown += capsys.readouterr().err
     assert re.fullmatch(r"(\rplanning bloom, \d+ s so far\x1b\[K)+\r\x1b\[K", shown), shown
 
 
-def test_a_short_answer_has_none(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("platform.common.progress.FIRST_S", 3600.0)
+def test_a_short_answer_has_none_and_no_test_s_is_long(capsys: pytest.CaptureFixture[str]) -> None:
     with Progress("planning bloom"):
         pass
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr().err == "" and progress.FIRST_S >= 3600.0, "else it is printed on a busy machine"
