@@ -20,7 +20,7 @@ from trainers.records.training_lines import Reader, without_redone
 
 _LOOK_S = 2.0
 _RETRY_S = 30.0
-_LAST_WAIT_S = 30.0
+LAST_WAIT_S = 30.0
 """Seconds in which MLflow may catch up after the training has ended."""
 _MOST_METRICS = 1000
 """Largest number of metrics in one call that every MLflow server accepts."""
@@ -47,11 +47,13 @@ class TrainingRun:
         self._thread = threading.Thread(target=self._follow, name="mlflow", daemon=True)
         self._thread.start()
 
-    def close(self, state: str, limit_s: float = _LAST_WAIT_S) -> None:
-        """Lets MLflow catch up for `limit_s` seconds; the run's state is then "FINISHED", "FAILED" or "KILLED"."""
+    def close(self, state: str, limit_s: float | None = None) -> None:
+        """Lets MLflow catch up for `limit_s` seconds, `LAST_WAIT_S` if None; the run's state is then "FINISHED",
+        "FAILED" or "KILLED".
+        """
         self._state = state
         self._is_over.set()
-        self._thread.join(limit_s)
+        self._thread.join(LAST_WAIT_S if limit_s is None else limit_s)
         if self._thread.is_alive():
             print_line("MLflow has not caught up: the same command, or the next one, brings it up to date.")
 

@@ -47,7 +47,7 @@ def test_the_page_runs_from_another_folder(site: Path, tmp_path: Path) -> None:
         study.record(End(exit_code=0, wall_s=60.0, gpu_s=240.0, tried_all=True))
     page = nbformat.read(PAGE, as_version=4)
     environment = {**_environment(site), "STUDY": str(study.path)}
-    client = nbclient.NotebookClient(page, timeout=1800, kernel_name="python3")
+    client = nbclient.NotebookClient(page, timeout=1800, startup_timeout=600, kernel_name="python3")
     client.execute(cwd=str(tmp_path), env=environment)  # raises where a cell does
     cells = [_shown(cell) for cell in page.cells if cell.cell_type == "code"]
     version, plan, best, frame, mistake, shown, winner, by_engine, launch, *of_training = cells
@@ -70,7 +70,7 @@ def _kernel(folder: Path, environment: dict[str, str]) -> Generator[tuple[Any, A
     client = manager.client()
     client.start_channels()
     try:
-        client.wait_for_ready(timeout=120)
+        client.wait_for_ready(timeout=600)
         yield manager, client
     finally:
         client.stop_channels()

@@ -21,6 +21,7 @@ from platform.cluster.connection import connected
 from platform.cluster.nodes import ClusterHandle
 from platform.common import signals
 from platform.common.signals import interruptible
+from platform.train import mlflow_run
 from platform.train.summary import summary
 from platform.train.training_session import opened, train_on
 from tests.training.layout_file import write_layout
@@ -38,6 +39,7 @@ def main(folder: Path) -> None:
     """Runs the trainings one after the other."""
     # A command that was interrupted is killed if it runs on for so long; this process goes on with another training.
     signals.INTERRUPT_S = 3600.0
+    mlflow_run.LAST_WAIT_S = 600.0  # what MLflow holds is asked, not how soon it does on a busy machine
     ended: dict[str, Any] = {}
     with interruptible(), connected("local", cpu_workers=2) as handle:  # as the command does
         sockets: list[tuple[str, str]] = []
