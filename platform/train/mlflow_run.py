@@ -58,7 +58,9 @@ class TrainingRun:
             print_line("MLflow has not caught up: the same command, or the next one, brings it up to date.")
 
     def _follow(self) -> None:
-        while True:
+        is_last = False
+        while not is_last:
+            is_last = self._is_over.is_set()  # once more, for a server that came back meanwhile
             try:
                 self._keep_up_to_date()
                 return
@@ -69,8 +71,7 @@ class TrainingRun:
                     print_line(
                         f"MLflow at {display_uri(self._uri)} is not up to date ({reason}); the training goes on."
                     )
-                if self._is_over.wait(_RETRY_S):
-                    return
+                self._is_over.wait(_RETRY_S)
 
     def _keep_up_to_date(self) -> None:
         run = _Run(self._plan, uri=self._uri, name=self._name, training_id=self._id, tags=self._tags)

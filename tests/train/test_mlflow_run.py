@@ -2,12 +2,14 @@
 
 import dataclasses
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import mlflow
 import pytest
 
+import platform.train.mlflow_run as mlflow_run  # pyright takes `from platform import` for the standard module
 from platform.tracking.serve import newest
 from platform.train.mlflow_run import TrainingRun
 from tests.training.values import STEP, STEPS, plan
@@ -91,3 +93,22 @@ def test_a_server_that_is_away_is_said_and_the_training_goes_on(tmp_path: Path, 
     follow("http://user:secret@127.0.0.1:9", records)
     output = capsys.readouterr().err
     assert "is not up to date" in output and "the training goes on" in output and "secret" not in output
+
+
+def test_a_store_that_was_away_is_tried_once_more_when_the_training_ends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(mlflow_run, "_RETRY_S", 3600.0)
+    records, uri = tmp_path / "training.jsonl", f"sqlite:///{tmp_path}/later/mlflow.db"
+    (tmp_path / "later").write_text("in the way of the folder")
+    for record in (BEGUN, FIRST):
+        write(records, record)
+    run = TrainingRun(plan(), uri=uri, name="first", training_id="0123", records=records)
+    shown, until_s = "", time.monotonic() + 300
+    while "is not up to date" not in shown:
+        assert time.monotonic() < until_s
+        time.sleep(0.1)
+        shown += capsys.readouterr().err
+    (tmp_path / "later").unlink()
+    run.close("FINISHED", limit_s=600)
+    assert len(history(uri)["train_loss"]) == len(FIRST.losses)
