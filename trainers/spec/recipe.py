@@ -267,11 +267,7 @@ class Recipe(RecipeAxes):
         """A line of text: model, length, batch, optimizer and precisions."""
         if self.workload:
             return f"{self.name}, length {self.seq_len}, global batch {self.global_batch}"
-        words = {
-            name: declared.words(getattr(self, name))
-            for name, declared in axes_of(Recipe).items()
-            if declared.label and (declared.always_shown or getattr(self, name) != defaults_of(Recipe).get(name))
-        }
+        words = self.axis_labels()
         batch = f"accumulation {self.grad_accum}" if self.grad_accum else f"global batch {self.global_batch}"
         return ", ".join([self.model.name, words.pop("seq_len"), batch, *words.values()])
 

@@ -4,7 +4,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from trainers.spec import adapters
-from trainers.spec.axis import axis
+from trainers.spec.axis import AxisValues, axis
 from trainers.spec.model import ModelSpec
 from trainers.spec.workload import Workload
 
@@ -44,7 +44,7 @@ INCLUDED = "included"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RecipeAxes:
+class RecipeAxes(AxisValues):
     """The fields of a recipe; `Recipe` checks them."""
 
     model: Model
