@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from trainers.spec import adapters
 from trainers.spec.axis import axes_of, choices_of, defaults_of
 from trainers.spec.codec import identity, shortened
-from trainers.spec.recipe_axes import LARGEST_BATCH, Precision, RecipeAxes
+from trainers.spec.recipe_axes import LARGEST_BATCH, Precision, RecipeAxes, check_number
 from trainers.spec.workload import Workload
 
 _COEFFICIENT = "router_aux_loss_coef"
@@ -34,10 +34,7 @@ class Recipe(RecipeAxes):
                 f" {self.grad_accum} and global_batch {self.global_batch}"
             )
         for field in ("seq_len", "grad_accum" if self.grad_accum else "global_batch"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"{field} must be at least 1, got {getattr(self, field)}")
-            if getattr(self, field) > LARGEST_BATCH:
-                raise ValueError(f"{field} must be at most 10^12, got {shortened(getattr(self, field))}")
+            check_number(field, getattr(self, field))
         for field in ("learning_rate", "epsilon"):
             if not 0 < getattr(self, field) < math.inf:
                 raise ValueError(f"{field} must be a finite number above 0, got {getattr(self, field)}")
