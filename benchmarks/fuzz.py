@@ -69,42 +69,50 @@ FIELDS: Mapping[str, Any] = {
 PLAN = ("--cluster", "2xH100", "--top", "2")
 
 
-def parsed(
-    argv: Sequence[str] | None, description: str | None, kinds: Iterable[str], *, num_inputs: int
-) -> tuple[argparse.Namespace, Sequence[int]]:
-    """Returns a fuzzer's options and the numbers of its inputs."""
+def run_all(
+    argv: Sequence[str] | None,
+    description: str | None,
+    kinds: Iterable[str],
+    run: Callable[[str, str], tuple[str, str, str]],
+    *,
+    num_inputs: int,
+) -> int:
+    """Runs a fuzzer: `run` takes a kind and a seed, and returns as `run_one` does. Prints each traceback's last line,
+    then a line a kind; returns the exit code.
+    """
+    kinds = tuple(kinds)
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--inputs", type=int, default=num_inputs)
     parser.add_argument("--first", type=int, default=0, metavar="N", help="begin at this input")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", choices=tuple(kinds), help="this kind alone")
+    parser.add_argument("--only", choices=kinds, help="this kind alone")
     parser.add_argument("--one", type=int, metavar="N", help="this input alone, with what it printed")
     options = parser.parse_args(argv)
     numbers = range(options.first, options.first + options.inputs) if options.one is None else (options.one,)
-    return options, numbers
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Prints a line a kind, then each traceback's last line; returns the exit code."""
-    options, numbers = parsed(argv, __doc__, KINDS, num_inputs=2000)
     ends: Counter[tuple[str, str]] = Counter()
-    faults: list[str] = []
-    began_s = time.monotonic()
+    num_faults, began_s = 0, time.monotonic()
     for number in numbers:
-        kind = options.only or list(KINDS)[number % len(KINDS)]
-        end, trace, printed = run_one(KINDS[kind], random.Random(f"{options.seed}/{number}"))
+        kind = options.only or kinds[number % len(kinds)]
+        end, trace, printed = run(kind, f"{options.seed}/{number}")
         if options.one is not None:
             print(printed)
         ends[kind, end] += 1
         if trace:
-            faults.append(f"input {number} ({kind}): {trace if options.one is not None else trace.splitlines()[-1]}")
-            print(faults[-1], flush=True)
-    for kind in KINDS:
+            num_faults += 1
+            print(
+                f"input {number} ({kind}): {trace if options.one is not None else trace.splitlines()[-1]}", flush=True
+            )
+    for kind in kinds:
         counts = {end: ends[kind, end] for end in ("taken", "refused", "traceback") if ends[kind, end]}
         if counts:
             print(f"{kind}: {', '.join(f'{count} {end}' for end, count in counts.items())}")
-    print(f"{ends.total()} inputs, {len(faults)} tracebacks, {time.monotonic() - began_s:.0f} s")
-    return 1 if faults else 0
+    print(f"{ends.total()} inputs, {num_faults} tracebacks or hangs, {time.monotonic() - began_s:.0f} s")
+    return 1 if num_faults else 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Prints a line a kind, then each traceback's last line; returns the exit code."""
+    return run_all(argv, __doc__, KINDS, lambda kind, seed: run_one(KINDS[kind], random.Random(seed)), num_inputs=2000)
 
 
 def run_one(run: Callable[[random.Random, Path], int | None], rng: random.Random) -> tuple[str, str, str]:

@@ -22,13 +22,11 @@ import signal
 import socket
 import sys
 import tempfile
-import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from benchmarks.fuzz import changed_value, command_main, parsed, run_one
+from benchmarks.fuzz import changed_value, command_main, run_all, run_one
 from benchmarks.fuzz_sound_files import write_sound
 
 MOST_S = 30.0
@@ -37,24 +35,7 @@ NO_RAY = ("--address", "127.0.0.1:1")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints a line a place, then each traceback's last line; returns the exit code."""
-    options, numbers = parsed(argv, __doc__, PLACES, num_inputs=4000)
-    ends: Counter[tuple[str, str]] = Counter()
-    num_faults, began_s = 0, time.monotonic()
-    for number in numbers:
-        place = options.only or list(PLACES)[number % len(PLACES)]
-        end, trace, printed = tried(place, f"{options.seed}/{number}")
-        if options.one is not None:
-            print(printed, trace)
-        ends[place, end] += 1
-        if trace:
-            num_faults += 1
-            print(f"input {number} ({place}): {trace.splitlines()[-1]}", flush=True)
-    for place in PLACES:
-        counts = {end: ends[place, end] for end in ("taken", "refused", "traceback") if ends[place, end]}
-        if counts:
-            print(f"{place}: {', '.join(f'{count} {end}' for end, count in counts.items())}")
-    print(f"{ends.total()} inputs, {num_faults} tracebacks or hangs, {time.monotonic() - began_s:.0f} s")
-    return 1 if num_faults else 0
+    return run_all(argv, __doc__, PLACES, tried, num_inputs=4000)
 
 
 @functools.cache

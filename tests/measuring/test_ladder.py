@@ -10,6 +10,7 @@ import pytest
 from tests.samples import RECIPE, measurement
 from trainers.measuring.ladder import (
     deadline_s,
+    is_hopeless,
     largest_accumulation,
     may_begin,
     misfits,
@@ -136,7 +137,5 @@ def test_a_device_that_is_faster_than_its_stated_peak_climbs_on(peak_tflops: flo
         cluster=Cluster(device_kind="cuda", device="d", device_memory_gib=24.0), incumbent_tokens_per_s=6400.0,
         matmul_peak_tflops=peak_tflops, datasheet_peak_tflops=peak_tflops,
     )  # fmt: skip
-    worker: Any = object.__new__(TrialWorker)
-    worker.job, worker.matmul_peak_tflops = job, peak_tflops
-    assert not worker._hopeless(measurement(micro_batch=1, tokens_per_s=101.0))
-    assert worker._hopeless(measurement(micro_batch=1, tokens_per_s=99.0))
+    assert not is_hopeless(job, measurement(micro_batch=1, tokens_per_s=101.0))
+    assert is_hopeless(job, measurement(micro_batch=1, tokens_per_s=99.0))

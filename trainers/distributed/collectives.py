@@ -23,10 +23,10 @@ def gather(tensor: torch.Tensor, dim: int, group: Any) -> torch.Tensor:
     return apply(tensor, dim, group)
 
 
-def reduce_scatter(tensor: torch.Tensor, dim: int, group: Any) -> torch.Tensor:
-    """Returns this rank's part along `dim` of the sum over ranks; gradients are gathered."""
+def reduce_scatter(tensor: torch.Tensor, group: Any) -> torch.Tensor:
+    """Returns this rank's rows of the sum over ranks; gradients are gathered."""
     apply: Any = _ReduceScatter.apply
-    return apply(tensor, dim, group)
+    return apply(tensor, group)
 
 
 def all_reduce(tensor: torch.Tensor, group: Any) -> torch.Tensor:
@@ -41,10 +41,10 @@ def reduce_in_place(tensor: torch.Tensor, group: Any, op: Any = dist.ReduceOp.SU
         dist.all_reduce(tensor, op=op, group=group)
 
 
-def take_part(tensor: torch.Tensor, dim: int, group: Any) -> torch.Tensor:
-    """Returns this rank's part along `dim` of a tensor that all ranks hold; gradients are gathered."""
+def take_part(tensor: torch.Tensor, group: Any) -> torch.Tensor:
+    """Returns this rank's rows of a tensor that all ranks hold; gradients are gathered."""
     apply: Any = _TakePart.apply
-    return apply(tensor, dim, group)
+    return apply(tensor, group)
 
 
 def exchange(tensor: torch.Tensor, sent: Sequence[int], received: Sequence[int], group: Any) -> torch.Tensor:
@@ -91,13 +91,13 @@ class _Gather(torch.autograd.Function):
 
 class _ReduceScatter(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, dim: int, group: Any) -> torch.Tensor:
-        ctx.dim, ctx.group = dim, group
-        return _reduce_scattered(tensor, dim, group)
+    def forward(ctx: Any, tensor: torch.Tensor, group: Any) -> torch.Tensor:
+        ctx.group = group
+        return _reduce_scattered(tensor, 0, group)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        return _gathered(grad_outputs[0], ctx.dim, ctx.group), None, None
+        return _gathered(grad_outputs[0], 0, ctx.group), None
 
 
 class _AllReduce(torch.autograd.Function):
@@ -114,14 +114,14 @@ class _AllReduce(torch.autograd.Function):
 
 class _TakePart(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, dim: int, group: Any) -> torch.Tensor:
-        ctx.dim, ctx.group = dim, group
+    def forward(ctx: Any, tensor: torch.Tensor, group: Any) -> torch.Tensor:
+        ctx.group = group
         # A copy, so that the whole tensor can be freed.
-        return tensor.chunk(dist.get_world_size(group), dim)[dist.get_rank(group)].clone()
+        return tensor.chunk(dist.get_world_size(group))[dist.get_rank(group)].clone()
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        return _gathered(grad_outputs[0], ctx.dim, ctx.group), None, None
+        return _gathered(grad_outputs[0], 0, ctx.group), None
 
 
 def _exchanged(

@@ -27,7 +27,7 @@ from trainers.kernels.experts import compile_activation, experts_in_effect, rout
 from trainers.kernels.family import family_kernels
 from trainers.kernels.head import loss_in_effect, use_loss_head
 from trainers.kernels.mlp import FusedMlp
-from trainers.models.model import Model, attention_in_effect, set_factor
+from trainers.models.model import Model, attention_in_effect, drop_factor
 from trainers.spec.architectures import architecture_of
 from trainers.spec.architectures.with_experts import WithExperts
 from trainers.spec.layout import Layout
@@ -72,7 +72,7 @@ def prepare(model: Model, layout: Layout) -> Model:
     # Otherwise transformers would apply them to any output of a head or a pipeline stage.
     if softcap:
         setattr(model.module.config, architecture_of(model.spec.architecture).softcap_key, None)
-    set_factor(model, architecture_of(model.spec.architecture).logit_factor, 1.0)
+    drop_factor(model, architecture_of(model.spec.architecture).logit_factor)
     changes_logits = softcap or factor != 1
     if model.has_head and (
         layout.loss != "plain" or layout.compile == "model" or layout.parts("width") > 1 or changes_logits

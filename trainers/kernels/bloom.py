@@ -14,7 +14,7 @@ from transformers.models.bloom.modeling_bloom import BloomAttention, BloomMLP
 
 from trainers.kernels.attention import ScoreMod, Share, alibi_score, attend, flex_options_of
 from trainers.kernels.family import FamilyKernels
-from trainers.kernels.mlp import FusedMlp, gelu_mlp
+from trainers.kernels.mlp import FusedMlp, fuse, gelu_mlp
 from trainers.spec.layout_axes import Attention
 
 
@@ -74,10 +74,7 @@ class _BloomKernels(FamilyKernels):
             module.register_forward_pre_hook(_with_own_slopes, with_kwargs=True)
 
     def fuse_mlp(self, model: nn.Module) -> None:
-        """Replaces every feed-forward module of a BLOOM in place by one with `gelu_mlp`; assumes no dropout."""
-        for module in model.modules():
-            if type(module) is BloomMLP:
-                module.__class__ = _FusedMlp
+        fuse(model, BloomMLP, _FusedMlp)
 
     def attention_in_effect(self, model: nn.Module, configured: str) -> str:
         """Returns the configuration's kernel `configured`, or the kinds of attention modules if they do not match."""

@@ -5,7 +5,7 @@ from torch import nn
 from transformers.models.gpt2.modeling_gpt2 import GPT2MLP
 
 from trainers.kernels.family import FamilyKernels
-from trainers.kernels.mlp import FusedMlp, gelu_mlp
+from trainers.kernels.mlp import FusedMlp, fuse, gelu_mlp
 
 
 class _FusedMlp(FusedMlp, GPT2MLP):
@@ -15,10 +15,7 @@ class _FusedMlp(FusedMlp, GPT2MLP):
 
 class _Gpt2Kernels(FamilyKernels):
     def fuse_mlp(self, model: nn.Module) -> None:
-        """Replaces every feed-forward module of a GPT-2 in place by one with `gelu_mlp`; assumes no dropout."""
-        for module in model.modules():
-            if type(module) is GPT2MLP:
-                module.__class__ = _FusedMlp
+        fuse(model, GPT2MLP, _FusedMlp)
 
 
 KERNELS = _Gpt2Kernels()

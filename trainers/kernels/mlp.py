@@ -64,6 +64,13 @@ class FusedMlp:
     """Marks a feed-forward module that computes by `gelu_mlp`."""
 
 
+def fuse(model: nn.Module, plain: type[nn.Module], fused: type[nn.Module]) -> None:
+    """Replaces the class of every `plain` feed-forward module in place by `fused`; assumes no dropout."""
+    for module in model.modules():
+        if type(module) is plain:
+            module.__class__ = fused
+
+
 def gelu_mlp(hidden: Tensor, up: nn.Module, down: nn.Module) -> Tensor:
     """Returns `down(GELU(up(hidden)))` for `hidden` [batch, seq_len, hidden]. `up` and `down` are `nn.Linear` or
     transformers' `Conv1D` (transposed weights), both with a bias.

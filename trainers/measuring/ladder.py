@@ -104,11 +104,16 @@ def upper_bound_tokens_per_s(tokens_per_step: int, full_s: Sequence[float]) -> f
     return tokens_per_step / fastest_s if fastest_s > 0 else math.inf
 
 
-def best_above_tokens_per_s(tokens_per_s: float, micro_batch: int, largest: int) -> float:
-    """Returns an upper bound of tokens/s for any micro-batch up to `largest` on a layout that has `tokens_per_s` at
-    `micro_batch`. At best a micro-step with a larger micro-batch takes no longer.
+def is_hopeless(job: Job, measured: Measurement) -> bool:
+    """Returns whether larger batch points stay below the incumbent even if their micro-steps take no longer.
+
+    No peak serves as the bound: real data may run faster than the matmul peak of random numbers, and a data sheet may
+    be another device's.
     """
-    return tokens_per_s * max(largest, micro_batch) / micro_batch
+    best, speed, micro_batch = job.incumbent_tokens_per_s, measured.tokens_per_s, measured.batch.micro_batch
+    if best is None or speed is None:
+        return False
+    return speed * max(job.rungs[-1].micro_batch, micro_batch) / micro_batch < best
 
 
 def may_begin(left_s: float, before: Measurement | None) -> bool:

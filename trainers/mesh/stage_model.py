@@ -13,7 +13,7 @@ from torch import nn
 
 from trainers.kernels.head import loss_of
 from trainers.mesh.context_parallel import ContextParallel
-from trainers.models.model import Model, PassThrough, set_factor
+from trainers.models.model import Model, PassThrough, drop_factor
 from trainers.spec.architectures import architecture_of
 from trainers.spec.stages import Stage
 
@@ -34,7 +34,7 @@ def cut(model: Model, stage: Stage) -> Model:
         after_first = path != family.embeddings[0]
         _replace(model.module, path, NoPositions() if after_first and isinstance(part, nn.Embedding) else PassThrough())
     if not stage.has_embeddings:  # the input is hidden states instead
-        set_factor(model, family.embedding_factor, 1.0)
+        drop_factor(model, family.embedding_factor)
     for path in () if stage.has_head else (family.final_norm, family.head):
         _replace(model.module, path, PassThrough())
     blocks = model.module.get_submodule(family.blocks)

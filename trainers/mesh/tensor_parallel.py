@@ -200,7 +200,7 @@ class TensorParallel:
     def _cut_tokens(self, hidden: torch.Tensor) -> torch.Tensor:
         """Returns this rank's tokens, folded, from the tokens of all ranks."""
         self._sequences = hidden.shape[:2]
-        return self._folded(take_part(hidden.flatten(0, 1), 0, self._group))
+        return self._folded(take_part(hidden.flatten(0, 1), self._group))
 
     def _folded(self, part: torch.Tensor) -> torch.Tensor:
         return part.reshape(*self._sequences, -1)
@@ -239,7 +239,7 @@ def _after(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., Any]
 
 def _reduced(shares: torch.Tensor, group: Any) -> torch.Tensor:
     """Returns this rank's tokens [1, tokens, width] of the sum over ranks of `shares` [micro-batch, length, width]."""
-    return reduce_scatter(shares.flatten(0, 1), 0, group)[None]
+    return reduce_scatter(shares.flatten(0, 1), group)[None]
 
 
 class _Rows(nn.Linear):

@@ -127,11 +127,11 @@ def build(
     )
 
 
-def set_factor(model: Model, attribute: str, value: float) -> None:
-    """Sets a factor of transformers' model at the path `attribute`; does nothing if the path is empty."""
+def drop_factor(model: Model, attribute: str) -> None:
+    """Sets a factor of transformers' model at the path `attribute` to 1; does nothing if the path is empty."""
     path, _, name = attribute.rpartition(".")
     if name:
-        setattr(operator.attrgetter(path)(model.module) if path else model.module, name, value)
+        setattr(operator.attrgetter(path)(model.module) if path else model.module, name, 1.0)
 
 
 def share_attention(model: Model, share: Share) -> None:

@@ -6,7 +6,7 @@ equal only among ranks with the same kind of device.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import nn
@@ -56,17 +56,15 @@ def materialise(
     device: torch.device,
     dtype: torch.dtype = torch.float32,
     frozen: torch.dtype | None = None,
-    replacements: MutableMapping[nn.Parameter, nn.Parameter] | None = None,
     cut: Callable[[str, torch.Tensor], torch.Tensor] | None = None,
     vector_start: Callable[[str], float] = ones,
 ) -> None:
     """Replaces every meta parameter in `module` by a drawn one on `device`, and moves the buffers there.
 
-    `names` maps meta parameters to their names. `replacements` maps meta parameters to replacements across calls on
-    parts of one model, so that tied parameters stay tied. `cut` returns this rank's part of a parameter by name.
-    Parameters without a gradient have the type `frozen`, if given.
+    `names` maps meta parameters to their names. `cut` returns this rank's part of a parameter by name. Parameters
+    without a gradient have the type `frozen`, if given.
     """
-    replacements = {} if replacements is None else replacements
+    replacements: dict[nn.Parameter, nn.Parameter] = {}  # by meta parameter, so that tied parameters stay tied
     for child in module.modules():
         for key, parameter in list(child.named_parameters(recurse=False, remove_duplicate=False)):
             if not parameter.is_meta:

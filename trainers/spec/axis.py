@@ -84,3 +84,25 @@ def defaults_of(kind: type) -> Mapping[str, Any]:
     """Returns the default of each axis that has a default, by name."""
     fields = {field.name: field.default for field in dataclasses.fields(kind) if field.name in axes_of(kind)}
     return {name: default for name, default in fields.items() if default is not dataclasses.MISSING}
+
+
+class AxisValues:
+    """Base class of a dataclass whose fields are axes."""
+
+    def is_set(self, axis: str) -> bool:
+        return getattr(self, axis) != defaults_of(type(self)).get(axis)
+
+    def axis_labels(self, *columns: str) -> dict[str, str]:
+        """Returns the text of each axis shown in the given columns of reports, or in any column if none is given."""
+        words_by_axis: dict[str, str] = {}
+        for name, declared in axes_of(type(self)).items():
+            if (
+                declared.label
+                and (self._is_shown(name) or declared.always_shown)
+                and (not columns or declared.column in columns)
+            ):
+                words_by_axis[name] = declared.words(getattr(self, name))
+        return words_by_axis
+
+    def _is_shown(self, axis: str) -> bool:
+        return self.is_set(axis)

@@ -2,10 +2,9 @@
 
 import dataclasses
 
-from trainers.spec.codec import shortened
 from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
-from trainers.spec.recipe_axes import LARGEST_BATCH
+from trainers.spec.recipe_axes import check_number
 from trainers.spec.stages import schedule_refusal
 from trainers.spec.workload import flags_of
 
@@ -16,7 +15,7 @@ class BatchPoint:
     optimizer step.
 
     Raises:
-        ValueError: a field is below 1 or above `LARGEST_BATCH`.
+        ValueError: a field is below 1 or too large.
     """
 
     micro_batch: int
@@ -24,10 +23,7 @@ class BatchPoint:
 
     def __post_init__(self) -> None:
         for field in ("micro_batch", "grad_accum"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"{field} must be at least 1, got {getattr(self, field)}")
-            if getattr(self, field) > LARGEST_BATCH:
-                raise ValueError(f"{field} must be at most 10^12, got {shortened(getattr(self, field))}")
+            check_number(field, getattr(self, field))
 
     @classmethod
     def of(cls, recipe: Recipe, layout: Layout, micro_batch: int) -> "BatchPoint":

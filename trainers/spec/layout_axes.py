@@ -1,13 +1,10 @@
 """The axes of a `Layout`, each with its declaration; see `trainers.spec.axis`."""
 
 import dataclasses
-import functools
-import math
-from collections.abc import Iterable, Mapping
-from typing import Literal, get_args
+from typing import Literal
 
-from trainers.spec.axis import axes_of, axis, defaults_of
-from trainers.spec.degree import Cut, Degree, degree
+from trainers.spec.axis import axis
+from trainers.spec.degree import DegreeValues, cutting, degree, degrees_of, mesh_axes, placed
 from trainers.spec.division import experts_of_block, long_pieces, most_stages, widths
 
 GradSync = Literal["every", "last"]
@@ -41,8 +38,8 @@ def _checkpointing_words(value: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LayoutAxes:
-    """The fields of a `Layout`, in the order of labels and tables, and quantities that follow from the degrees.
+class LayoutAxes(DegreeValues):
+    """The fields of a `Layout`, in the order of labels and tables, and quantities that follow from some of them.
 
     Rules of engines take this class, because a `Layout` asks them whether its fields may be combined.
     """
@@ -283,33 +280,6 @@ class LayoutAxes:
         about="Values of the axes of a user's own training; this project's engines have none.",
     )
 
-    def is_set(self, axis: str) -> bool:
-        return getattr(self, axis) != defaults_of(LayoutAxes).get(axis)
-
-    @functools.cached_property
-    def data_parallel(self) -> int:
-        """Number of ranks with different sequences."""
-        return self.product(DATA_PARALLEL)
-
-    @functools.cached_property
-    def model_parallel(self) -> int:
-        """Number of ranks that share one copy of the model and the same sequences."""
-        return self.product(MODEL_PARALLEL)
-
-    def product(self, degrees: Iterable[str]) -> int:
-        """Returns the product of the given degrees that multiply the number of ranks."""
-        return math.prod([getattr(self, name) for name in degrees if name in AXES])
-
-    def parts(self, cut: Cut) -> int:
-        """Returns the number of parts into which ranks divide `cut`."""
-        return math.prod([getattr(self, name) for name in CUTTING[cut]])
-
-    def above_one(self, degrees: Iterable[str]) -> dict[str, int]:
-        return {name: value for name in degrees if (value := getattr(self, name)) > 1}
-
-    def in_words(self, degrees: Iterable[str]) -> str:
-        return " x ".join(f"{name} {getattr(self, name)}" for name in degrees)
-
     @property
     def shards(self) -> int:
         """Number of ranks that share one copy of the sharded states; ranks with other tokens of the same sequence count
@@ -334,22 +304,10 @@ class LayoutAxes:
         """Whether parameters are sharded within groups of ranks and replicated between the groups."""
         return self.dp_replicate > 1 and self.dp_shard > 1
 
-    def coordinates(self, rank: int) -> dict[str, int]:
-        """Returns the coordinate of global `rank` on each axis of `AXES`; the innermost axis varies fastest."""
-        position: dict[str, int] = {}
-        for name in reversed(AXES):
-            rank, position[name] = divmod(rank, getattr(self, name))
-        return {name: position[name] for name in AXES}
-
     def data_parallel_rank(self, rank: int) -> int:
         """Returns the data-parallel coordinate of global `rank`; ranks with the same one see the same sequences."""
         coordinates = self.coordinates(rank)
         return coordinates["dp_replicate"] * self.dp_shard + coordinates["dp_shard"]
-
-    @property
-    def world_size(self) -> int:
-        """Number of devices, the product of the degrees."""
-        return self.data_parallel * self.model_parallel
 
     @property
     def checkpoint_every(self) -> int:
@@ -365,33 +323,11 @@ class LayoutAxes:
         """Whether the optimizer's states are in host memory, where the host's cores perform the optimizer step."""
         return self.offload != "none"
 
-    def axis_labels(self, *columns: str) -> dict[str, str]:
-        """Returns the text of each axis shown in the given columns of reports, or in any column if none is given;
-        engine, stage and data parallelism have no text of their own here.
-        """
-        words_by_axis: dict[str, str] = {}
-        for name, declared in axes_of(LayoutAxes).items():
-            if (
-                declared.label
-                and (self._is_shown(name) or declared.always_shown)
-                and (not columns or declared.column in columns)
-            ):
-                words_by_axis[name] = declared.words(getattr(self, name))
-        return words_by_axis
 
-    def _is_shown(self, axis: str) -> bool:
-        return self.is_set(axis)
-
-
-DEGREES = {name: declared for name, declared in axes_of(LayoutAxes).items() if isinstance(declared, Degree)}
-CUTTING: Mapping[Cut, tuple[str, ...]] = {
-    cut: tuple(name for name, declared in DEGREES.items() if declared.cuts == cut) for cut in get_args(Cut)
-}
-"""The degrees by the object that their ranks divide."""
+DEGREES = degrees_of(LayoutAxes)
+CUTTING = cutting(LayoutAxes)
 DATA_PARALLEL = CUTTING["samples"]
 MODEL_PARALLEL = tuple(name for name in DEGREES if name not in DATA_PARALLEL)
 IN_NODE = tuple(name for name, declared in DEGREES.items() if declared.stays_in_node)
-PLACED = tuple(sorted(DEGREES, key=lambda name: -DEGREES[name].place))
-"""All degrees, outermost first: ranks of one tensor-parallel group are neighbours on one node."""
-AXES = tuple(name for name in PLACED if DEGREES[name].multiplies)
-"""Axes of the mesh, which number the ranks; the other degrees group ranks that these axes number."""
+PLACED = placed(LayoutAxes)
+AXES = mesh_axes(LayoutAxes)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from trainers.spec import adapters
 from trainers.spec.axis import axes_of, choices_of, defaults_of
 from trainers.spec.codec import identity, shortened
-from trainers.spec.recipe_axes import LARGEST_BATCH, Precision, RecipeAxes
+from trainers.spec.recipe_axes import LARGEST_BATCH, Precision, RecipeAxes, check_number
 from trainers.spec.workload import Workload
 
 _COEFFICIENT = "router_aux_loss_coef"
@@ -34,10 +34,7 @@ class Recipe(RecipeAxes):
                 f" {self.grad_accum} and global_batch {self.global_batch}"
             )
         for field in ("seq_len", "grad_accum" if self.grad_accum else "global_batch"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"{field} must be at least 1, got {getattr(self, field)}")
-            if getattr(self, field) > LARGEST_BATCH:
-                raise ValueError(f"{field} must be at most 10^12, got {shortened(getattr(self, field))}")
+            check_number(field, getattr(self, field))
         for field in ("learning_rate", "epsilon"):
             if not 0 < getattr(self, field) < math.inf:
                 raise ValueError(f"{field} must be a finite number above 0, got {getattr(self, field)}")
@@ -267,11 +264,7 @@ class Recipe(RecipeAxes):
         """A line of text: model, length, batch, optimizer and precisions."""
         if self.workload:
             return f"{self.name}, length {self.seq_len}, global batch {self.global_batch}"
-        words = {
-            name: declared.words(getattr(self, name))
-            for name, declared in axes_of(Recipe).items()
-            if declared.label and (declared.always_shown or getattr(self, name) != defaults_of(Recipe).get(name))
-        }
+        words = self.axis_labels()
         batch = f"accumulation {self.grad_accum}" if self.grad_accum else f"global batch {self.global_batch}"
         return ", ".join([self.model.name, words.pop("seq_len"), batch, *words.values()])
 

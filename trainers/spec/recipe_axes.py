@@ -4,7 +4,8 @@ import dataclasses
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from trainers.spec import adapters
-from trainers.spec.axis import axis
+from trainers.spec.axis import AxisValues, axis
+from trainers.spec.codec import shortened
 from trainers.spec.model import ModelSpec
 from trainers.spec.workload import Workload
 
@@ -43,8 +44,16 @@ INCLUDED = "included"
 """Value of `Recipe.data` for the text in `trainers/text/`, read byte by byte."""
 
 
+def check_number(field: str, number: int) -> None:
+    """Raises ValueError if a number of tokens, sequences or micro-batches is below 1 or above `LARGEST_BATCH`."""
+    if number < 1:
+        raise ValueError(f"{field} must be at least 1, got {number}")
+    if number > LARGEST_BATCH:
+        raise ValueError(f"{field} must be at most 10^12, got {shortened(number)}")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RecipeAxes:
+class RecipeAxes(AxisValues):
     """The fields of a recipe; `Recipe` checks them."""
 
     model: Model

@@ -9,7 +9,7 @@ import ray
 
 from trainers.commands.largest import largest, short_run
 from trainers.commands.run import PointRun, Run, Starter, follow, on_this_node
-from trainers.measuring.ladder import best_above_tokens_per_s
+from trainers.measuring.ladder import is_hopeless
 from trainers.records.job import Job
 from trainers.records.measurement import TIMED, Measurement, Outcome
 from trainers.spec.batch import BatchPoint
@@ -70,7 +70,7 @@ class _CommandTrial:
             measured = self._measured(batch)
             if measured.outcome in _FAILURES:
                 return "failed", measured.reason
-            if measured.outcome not in TIMED or _hopeless(self._job, measured):
+            if measured.outcome not in TIMED or is_hopeless(self._job, measured):
                 break
         return "done", ""
 
@@ -147,11 +147,3 @@ def first_step(job_json: Mapping[str, Any], nodes: CommandNodes | None = None) -
     ended = follow(job, start, job.rungs[0], lambda run, is_over: (Outcome.OK, ""))
     tokens = ended.steps[0].tokens if ended.steps else None
     return {"tokens": tokens, "outcome": ended.outcome.value, "reason": ended.reason, "output": ended.output}
-
-
-def _hopeless(job: Job, measured: Measurement) -> bool:
-    """Returns whether larger batch points, even with perfect scaling, stay below the incumbent."""
-    best, speed = job.incumbent_tokens_per_s, measured.tokens_per_s
-    if best is None or speed is None:
-        return False
-    return best_above_tokens_per_s(speed, measured.batch.micro_batch, job.rungs[-1].micro_batch) < best

@@ -23,7 +23,7 @@ from trainers.host.watchdog import Watchdog
 from trainers.measuring import conditions, gate_curves, matmul_peak, probe, warnings_log
 from trainers.measuring.device import CpuClock, CpuMeter, CudaClock, CudaMeter, Meter
 from trainers.measuring.host_load import HostSampler
-from trainers.measuring.ladder import best_above_tokens_per_s, deadline_s, may_begin, misfits, with_headroom_gib
+from trainers.measuring.ladder import deadline_s, is_hopeless, may_begin, misfits, with_headroom_gib
 from trainers.measuring.run_context import RunContext
 from trainers.measuring.rung import Rung
 from trainers.measuring.sampling import CpuSampler, NvmlSampler, Sampler
@@ -163,7 +163,7 @@ class TrialWorker:
             rung = Rung(context, engine, source.of_batch(batch.global_batch(job.layout)), batch)
             measured = rung.measure(started if number == 0 else {})
             self._record(measured)
-            if measured.outcome not in TIMED or self._hopeless(measured):
+            if measured.outcome not in TIMED or is_hopeless(job, measured):
                 break
             assert measured.peak_forward_backward_gib is not None and measured.peak_optimizer_gib is not None
             memory_points.append(
@@ -251,18 +251,6 @@ class TrialWorker:
             profile, trace = profiled
             self._call_recorder("profile", to_json(profile), trace)
         self.gather(None)
-
-    def _hopeless(self, measured: Measurement) -> bool:
-        """Returns whether larger batch points, even with perfect scaling, stay below the incumbent; equal on every
-        rank.
-
-        No peak serves as the bound: real data may run faster than the matmul peak of random numbers, and a data sheet
-        may be another device's.
-        """
-        best, speed = self.job.incumbent_tokens_per_s, measured.tokens_per_s
-        if best is None or speed is None:
-            return False
-        return best_above_tokens_per_s(speed, measured.batch.micro_batch, self.job.rungs[-1].micro_batch) < best
 
     def _fits(self, memory_points: list[MemoryPoint], batch: BatchPoint) -> bool:
         """Returns whether to run the batch point: its predicted memory leaves head-room on every rank, without which it

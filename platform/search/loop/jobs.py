@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from platform.cluster.connection import users_environment
@@ -82,7 +82,7 @@ def make_job(
     """
     # Where all points are requested, none is cut short.
     race = final is None and not (settings.rules and settings.rules.finalists is None)
-    best = _incumbent(candidate.recipe.id, history) if race else None
+    best = _incumbent(candidate.recipe.id, history) if race and _has_paces(nodes.values(), history) else None
     # What these nodes would have shown of it.
     pace = pace_at(nodes.values(), history.paces) / pace_of(best, history.paces) if best else 1.0
     memory_measurements = memory_points(history.measured(candidate.key))
@@ -136,6 +136,17 @@ def make_job(
 def _incumbent(recipe_id: str, history: History) -> Measurement | None:
     fastest = None if history.paces else history.tally.fastest(recipe_id)
     return fastest or winner(history.of_recipe(recipe_id), history.paces)
+
+
+def _has_paces(addresses: Iterable[str], history: History) -> bool:
+    """Returns whether figures of these nodes compare with those of others: their matmul peaks are measured, or play no
+    part. A node that joined measures its own in its first trial.
+    """
+    on_gpus = history.header is not None and history.header.cluster.device_kind == "cuda"
+    if not history.peaks or not on_gpus:
+        return True
+    of_paces = (peak for peak in history.peaks if peak.precision == history.peaks[0].precision)
+    return set(addresses) <= {*history.lagging, *(node for peak in of_paces for node in peak.nodes)}
 
 
 def _held_gib(

@@ -168,7 +168,8 @@ class SearchLoop:
         if isinstance(trial, ConfirmationTrial):
             nodes, is_alone = place(is_alone=True, at=self._nodes_of_round(trial)), False
         else:
-            nodes, is_alone = None if trial.is_alone and others else place(is_alone=trial.is_alone), trial.is_alone
+            is_alone = trial.is_alone
+            nodes = None if is_alone and others else place(is_alone=trial.takes_whole_nodes)
         if nodes is None:
             self.state, self._waits = before, bool(running or others)
             return None
@@ -287,7 +288,7 @@ class SearchLoop:
             stop_at_s=self.spending.stop_at_s(trial.leave_s, num_lanes),
             runs_one=not is_final and (trial.runs_one or shares_budget),
             nodes=nodes,
-            node_share=1.0 if not nodes or is_final or trial.is_alone else self.lanes.share,
+            node_share=1.0 if not nodes or is_final or trial.takes_whole_nodes else self.lanes.share,
             probes=all(running.job.probe_s is None for running in self._running.values()),
             measures_peak=bool(self._nodes.suspected(self.history) & set(nodes.values())),
         )

@@ -32,6 +32,13 @@ class ExplorationTrial:
     is_alone: bool = False
     """Whether no other trial may run beside it."""
 
+    @property
+    def takes_whole_nodes(self) -> bool:
+        """Whether no other trial may share its nodes: an optimizer that steps on the host has its states in the host's
+        memory, and needs all of its cores.
+        """
+        return self.is_alone or self.candidate.layout.steps_on_host
+
 
 Trial = ExplorationTrial | ConfirmationTrial
 

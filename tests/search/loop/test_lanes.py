@@ -188,6 +188,24 @@ class TestSideBySide:
             assert history.gpu_s <= gpu_s
             study.journal.write_text(study.journal.read_text().splitlines(keepends=True)[0])
 
+    def test_a_layout_with_states_in_host_memory_has_its_node_to_itself(
+        self, make: Make, playing: Playing, study: Study
+    ) -> None:
+        on_host = [layout(dp_shard=2, offload="all", bucket_mib=size) for size in (5, 50, 100)]
+        both = candidates(RECIPE, layouts=[*LAYOUTS, *on_host, layout(dp_shard=2, bucket_mib=25)])
+        jobs = playing.run(make(both, lanes=Lanes(lambda: nodes(2), trials_per_node=3)))
+        history, placed = history_of(study), {job.trial_id: job for job in jobs}
+        assert not any(history.missing(candidate) for candidate in both) and playing.most > 2
+        beside_those = set[str]()
+        for start in history.trials:
+            end = history.trial_end(start.trial_id)
+            assert end is not None
+            beside_those.update(end.beside if start.layout.steps_on_host else ())
+            sharing = [other for other in end.beside if set(placed[other].nodes) & set(placed[start.trial_id].nodes)]
+            assert not (start.layout.steps_on_host and sharing)
+            assert placed[start.trial_id].shares_nodes is not start.layout.steps_on_host
+        assert beside_those, "other nodes go on"
+
     def test_one_trial_measures_links_while_others_do_not_wait_for_it(self, make: Make) -> None:
         loop = make(MANY, probe_s=5.0, lanes=Lanes(lambda: nodes(3)))
         jobs = [loop.next_job() for _ in range(3)]

@@ -1,5 +1,6 @@
 """A node that lags is named and left out, by its matmul peaks or by the figures of its trials; others never are."""
 
+import dataclasses
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +13,11 @@ from platform.search.setup.confirmation_rules import ConfirmationRules
 from platform.study.lagging_nodes import NodeFigures, by_peaks
 from platform.study.result.ranking import winner
 from tests.samples import layout, measurement
-from tests.search.loop.backend import OTHER, RECIPE, candidates
+from tests.search.loop.backend import CLUSTER, OTHER, RECIPE, candidates
 from tests.search.loop.test_lanes import MANY, nodes
 from tests.search.loop.world import Chances, Kind, World, true_speed
 from trainers.records.journal import Peak
-from trainers.records.measurement import Measurement
+from trainers.records.measurement import Measurement, Outcome
 
 LAYOUTS = tuple(layout(dp_shard=2, bucket_mib=size) for size in range(1, 13))
 SEARCH = Kind(candidates=candidates(RECIPE, OTHER, layouts=LAYOUTS), rules=ConfirmationRules(repeats=2, finalists=2))
@@ -77,6 +78,25 @@ def test_a_node_that_lags_is_used_where_no_others_hold_a_trial(tmp_path: Path) -
     world.session()
     (history,) = world.histories()
     assert not history.lagging and not any(history.missing(candidate) for candidate in SEARCH.candidates)
+    world.studies[0].close()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_rung_is_stopped_for_the_pace_of_its_node(seed: int, tmp_path: Path) -> None:
+    """Checks slower nodes that join, whose paces are unknown until their first trials have measured them."""
+    gpus = dataclasses.replace(CLUSTER, device_kind="cuda")
+    world = World(tmp_path, random.Random(seed), [SEARCH], 2, cluster=gpus, joining_pace=0.92)
+    world.chances = Chances(peaks=True, peak_noise=0.0, races=True, node_events=0.4)
+    world.session()
+    (history,) = world.histories()
+    best, num_stopped = dict[str, float](), 0
+    for rung in history.measurements:
+        speed = true_speed(rung.layout, rung.batch.micro_batch)
+        if rung.outcome is Outcome.SLOW:
+            assert speed < best[rung.recipe.id]
+            num_stopped += 1
+        best[rung.recipe.id] = max(speed, best.get(rung.recipe.id, 0.0))
+    assert len(world.pace) > 2 and num_stopped
     world.studies[0].close()
 
 

@@ -29,6 +29,7 @@ from trainers.records.job import GateSize, Job
 from trainers.records.journal import End, GateCurves, Line, Measured, Peak, Profile, Resume, RungStart, TrialState
 from trainers.records.measurement import Outcome
 from trainers.records.sums import Sums
+from trainers.spec.cluster import Cluster
 from trainers.spec.layout import Layout
 
 RULES = ConfirmationRules(repeats=2, finalists=2, gate=GateSize(steps=2, sequences=4), profile=True)
@@ -62,6 +63,10 @@ class Chances:
     """Share by which a figure is below the point's own speed at most."""
     peaks: bool = False
     """Whether trials measure matmul peaks, which show a node's pace."""
+    peak_noise: float = 0.05
+    """Share by which a matmul peak is below the node's own at most."""
+    races: bool = False
+    """Whether a rung that is slower than the best so far is stopped."""
     predicts: bool = False
     """Whether a plan predicts the points' speeds, up to 5 % off from half of them."""
 
@@ -83,8 +88,18 @@ class Cut(Exception):
 class World:
     """The nodes, and the searches that share them."""
 
-    def __init__(self, folder: Path, chance: random.Random, kinds: Sequence[Kind], num_nodes: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        chance: random.Random,
+        kinds: Sequence[Kind],
+        num_nodes: int,
+        *,
+        cluster: Cluster = CLUSTER,
+        joining_pace: float = 1.0,
+    ) -> None:
         self.chance, self.kinds, self.clock = chance, kinds, Clock()
+        self.cluster, self.joining_pace = cluster, joining_pace
         self.present = {f"id{number}": f"10.0.0.{number}" for number in range(1, num_nodes + 1)}
         self.gone: list[str] = []
         """Ids of nodes that left and that Ray still counts."""
@@ -96,7 +111,7 @@ class World:
         self.studies = [Study.create(folder, f"world-{number}") for number in range(len(kinds))]
         for study, kind in zip(self.studies, kinds, strict=True):
             recipes = tuple(dict.fromkeys(candidate.recipe for candidate in kind.candidates))
-            study.record(header(study.name, recipes=recipes, cluster=CLUSTER))
+            study.record(header(study.name, recipes=recipes, cluster=cluster))
             self._counting(study)
         self.loops: list[SearchLoop] = []
         self.running: dict[tuple[str, str], tuple[SearchLoop, Job, float]] = {}
@@ -129,7 +144,7 @@ class World:
 
     def _loop(self, study: Study, kind: Kind) -> SearchLoop:
         settings = TrialSettings(
-            cluster=CLUSTER, cpus_per_worker=1.0, recorder="none", commit="0123456", cap_gib=2.0, timing=TIMING,
+            cluster=self.cluster, cpus_per_worker=1.0, recorder="none", commit="0123456", cap_gib=2.0, timing=TIMING,
             rules=kind.rules, predicted_speed=self._predicted(kind) if self.chances.predicts else {},
         )  # fmt: skip
         lanes = Lanes(
@@ -204,7 +219,7 @@ class World:
             self.num_joined += 1
             node = f"id{self.num_joined}"
             self.present[node] = f"10.0.0.{self.num_joined}"
-            self.pace[node] = 1.0
+            self.pace[node] = self.joining_pace
 
     def _counting(self, study: Study) -> None:
         """Makes the study's lines count: behind the last of them the driver is killed."""
@@ -229,7 +244,7 @@ class World:
         if chance.random() < chances.unstarted:
             return Ending(state="failed", reason="no worker spoke", started=False)
         if chances.peaks and job.matmul_peak_tflops is None:
-            tflops = tuple(0.5 * self.pace[node] * chance.uniform(0.95, 1.0) for node in placed)
+            tflops = tuple(0.5 * self.pace[node] * chance.uniform(1 - chances.peak_noise, 1.0) for node in placed)
             peak: dict[str, Any] = {"tflops": max(tflops), "by_device": tflops, "nodes": addresses}
             study.record(Peak(device="Made-up CPU", precision="fp32", **peak))
         if job.gate is not None:
@@ -271,7 +286,9 @@ class World:
                 study.record(Measured(measurement=full))
                 break
             speed = true_speed(job.layout, batch.micro_batch) / slow * (1 - chances.noise * chance.random())
-            study.record(Measured(measurement=result(job, batch, speed, addresses=addresses)))
+            is_beaten = chances.races and speed < (job.incumbent_tokens_per_s or 0.0)
+            outcome = Outcome.SLOW if is_beaten else Outcome.OK
+            study.record(Measured(measurement=result(job, batch, speed, outcome=outcome, addresses=addresses)))
         return Ending(state="done")
 
     def _check(self, loop: SearchLoop, job: Job) -> None:
