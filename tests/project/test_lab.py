@@ -121,3 +121,11 @@ def test_a_linked_figure_is_that_of_its_row() -> None:
     assert differing("[54,789~](lab/kernels.csv#gelu-loss-kernels.39)", of_id) == [
         "54,789 is not in gelu-loss-kernels.39"
     ]
+
+
+def test_the_table_of_measurements_has_the_commits_of_its_rows() -> None:
+    commit_of = {row["id"]: row["commit"] for path in FILES for row in rows(path)}
+    text = (ROOT / "docs" / "measurements.md").read_text("utf-8")
+    named = re.findall(rf"(?m)^\|.*lab/[a-z-]+\.csv#({ID})\).*\| ([^|]*) \|$", text)
+    assert len(named) > 10
+    assert [name for name, commits in named if commit_of[name] not in commits] == []
