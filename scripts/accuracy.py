@@ -101,19 +101,20 @@ def page() -> str:
         "# Accuracy of the cost model",
         "",
         "Made from [accuracy.json](../accuracy.json), which has each table's sha256, the command and the commit. The"
-        " tables are not part of this project. What the figures mean: [cost-model.md](../cost-model.md). With 3"
-        " measured a cell, only cells of 10 configurations and more count.",
+        " tables are not part of this project. The columns are explained in [cost-model.md](../cost-model.md#accuracy)."
+        " *3 measured a cell*: predictions are corrected by three rows of each cell; only cells of at least 10"
+        " configurations count.",
         "",
-        "**The figures for software that nobody here has run are those of *Software left out*.** All of these tables"
-        " were at hand while formulas and constants were set, so the parts after it are not blind, and it is only as"
-        " far as facts go: `python -m benchmarks.leave_one_table_out` says what it leaves out.",
+        "***Software left out* shows the accuracy for software that this project has no runs of**: all facts of the"
+        " table's software are left out (`python -m benchmarks.leave_one_table_out` lists them). The formulas and"
+        " constants themselves were set with all of these tables at hand, so the other parts are not blind tests.",
         "",
-        "Where steps of a sweep stall no layout tells when, which bounds every prediction from the layout: of"
-        " nanotron's, many twins that differ in the ZeRO stage alone are more than 1.5 times apart"
-        " ([how many](../lab/cost-model.csv#cost-software-unknown.2)); its rows whose twin is as fast have a part of"
-        " their own.",
+        "Some steps of nanotron's sweep stall, which no layout predicts: many of its pairs of rows that differ only in"
+        " the ZeRO stage are more than 1.5 times apart in speed"
+        " ([how many](../lab/cost-model.csv#cost-software-unknown.2)). Its rows without such a difference have a part"
+        " of their own.",
         "",
-        "Each part was scored at the commits beside its name; what changed in the model since then is not in it.",
+        "The commit beside the name of a part is that of its scores; later changes of the model are not included.",
     ]  # fmt: skip
     further = sorted({entry["mode"] for entry in scores} - {mode.name for mode in MODES})
     lines += ["", "| table | " + " | ".join(name for _, name, _ in COLUMNS) + " |", "|---" * (len(COLUMNS) + 1) + "|"]

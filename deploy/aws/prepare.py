@@ -49,7 +49,10 @@ class AwsOptions:
 
 
 PARSER = CommandParser(
-    AwsOptions, prog="python -m deploy.aws.prepare", description="Makes what `ray up` needs beforehand on AWS."
+    AwsOptions,
+    prog="python -m deploy.aws.prepare",
+    description="Makes the token, security group and bucket that `ray up` needs on AWS, and writes the ids of network"
+    " and bucket into the cluster file.",
 )
 
 

@@ -86,7 +86,9 @@ def config_field(**declared: Any) -> Any:
 
 
 def address_field(**declared: Any) -> Any:
-    about = 'Ray to run on, "local" for one of its own (default: RAY_ADDRESS, else the cluster whose head this is)'
+    about = (
+        'Ray cluster to run on, or "local" to start one (default: RAY_ADDRESS, else the one that this machine heads)'
+    )
     return option(None, metavar="HOST:PORT", about=about, **declared)
 
 

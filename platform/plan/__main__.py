@@ -2,9 +2,9 @@
 
     python -m platform.plan bloom7b --cluster 8xH100 --save-layout layout.json     for search --layout, train, export
     python -m platform.plan bloom7b --cluster 8xH100 --markdown > plan.md
-    python -m platform.plan bloom7b --cluster ray                             on the cluster that Ray has here
-    python -m platform.plan bloom7b --cluster 8xH100 --software megatron-core   as another software would run it
-    python -m platform.plan bloom7b --cluster 64x8xH100 --learn-from studies/NAME    projected from what was measured
+    python -m platform.plan bloom7b --cluster ray                             on the running Ray cluster
+    python -m platform.plan bloom7b --cluster 8xH100 --software megatron-core   as other software would run it
+    python -m platform.plan bloom7b --cluster 64x8xH100 --learn-from studies/NAME    projected from a study
     python -m platform.plan gpt_175b --cluster 128xdgx-a100 --gpus 64..3072 --png days.png
     python -m platform.plan bloom7b --cluster 2x8xH100 --sweep node-gbps=10,100,400      best layout by network
     python -m platform.plan bloom7b gpt2_xl --cluster 2x8xH100@400 --cluster 8xB200 --price 8xB200=60/h --deadline 10d

@@ -50,10 +50,10 @@ class PlanOptions:
         repeated=True,
         metavar="C",
         about="8xA100-80GB, 4x8xH100, 4x8xH100@400 (Gbit/s of a node, as --node-gbps), a name of the catalogue,"
-        " 4xp5.48xlarge, 8xPATH.json (a device's file), a probe's file, or ray: what Ray has here, as platform.probe"
-        " measured it (default with --address or RAY_ADDRESS); several, each with --cluster, are compared",
+        " 4xp5.48xlarge, 8xPATH.json (a device's file), a probe's file, or ray: the running Ray cluster, as"
+        " platform.probe measured it (default with --address or RAY_ADDRESS); repeat --cluster to compare several",
     )
-    address: str | None = option(None, metavar="HOST:PORT", about="the Ray of --cluster ray, as of platform.search")
+    address: str | None = option(None, metavar="HOST:PORT", about="address of the Ray cluster for --cluster ray")
     studies: Path = option(
         text=default_folder,
         metavar="DIR",
@@ -63,25 +63,30 @@ class PlanOptions:
         (), repeated=True, metavar="AXIS=VALUE", about="values of an axis (docs/reference/axes.md)"
     )
     tokens: float | None = option(
-        None, read=amount, metavar="N", about="token budget, as in 100B (default: the space's)"
+        None, read=amount, metavar="N", about="tokens of the training, as in 100B (default: the space's)"
     )
     price_per_gpu_h: float | None = option(
-        None, metavar="P", about="what a device costs an hour, in place of the catalogue's"
+        None, metavar="P", about="price of a device hour, in place of the catalogue's"
     )
     price: tuple[str, ...] = option(
         (),
         repeated=True,
         metavar="CLUSTER=P/h",
-        about="dollars an hour for a cluster, a node or a device, as in 8xB200=60/h or H100=2.5/h: for all clusters of"
-        " its devices",
+        about="dollars an hour for a cluster, a node or a device, as in 8xB200=60/h or H100=2.5/h; applies to all"
+        " clusters of such devices",
     )
     deadline: float | None = option(
         None,
         read=duration,
         metavar="TIME",
-        about="say which clusters train within it, as in 10d, and the smallest that does",
+        about="longest training time, as in 10d: show which clusters keep to it, and the smallest one",
     )
-    max_cost: float | None = option(None, read=amount, metavar="USD", about="the same for what the training costs")
+    max_cost: float | None = option(
+        None,
+        read=amount,
+        metavar="USD",
+        about="highest cost of the training: show which clusters keep to it, and the cheapest one",
+    )
     node_mtbf: float | None = option(
         None,
         read=duration,
@@ -89,7 +94,7 @@ class PlanOptions:
         about="mean time between failures of a node (default: 264d as published, 154d to 427d for the interval)",
     )
     restart: float = option(
-        RESTART_S, read=duration, metavar="TIME", about="from a failure to the next step (default: 10m)"
+        RESTART_S, read=duration, metavar="TIME", about="time from a failure to the next step (default: 10m)"
     )
     checkpoint_s: float = option(
         CHECKPOINT_S, read=duration, metavar="S", about="seconds (or 10m) between checkpoints (default: %(default)g)"
@@ -97,36 +102,40 @@ class PlanOptions:
     software: str = option(
         THIS_PROJECT,
         metavar="NAME",
-        about=f"whose trainers run the layouts: {', '.join(CURRENT)} (default: %(default)s)",
+        about=f"training software to predict: {', '.join(CURRENT)} (default: %(default)s)",
     )
-    node_gbps: float | None = option(None, metavar="GBIT/S", about="network of a node, in place of the catalogue's")
+    node_gbps: float | None = option(
+        None, metavar="GBIT/S", about="network rate of a node, in place of the catalogue's"
+    )
     learn_from: str | None = option(
-        None, metavar="STUDY", about="correct predictions by what a study (name or path) measured"
+        None, metavar="STUDY", about="correct predictions by the measurements of a study (name or path)"
     )
-    top: int = option(10, metavar="N", about="layouts to show (default 10)")
-    device_memory_gib: float | None = option(None, metavar="GIB", about="memory cap of a device")
-    gpus: str | None = option(None, metavar="COUNTS", about="days against devices: 2..3072 or 4,8,16")
-    png: Path | None = option(None, metavar="FILE", about="draw --gpus there: .png, .pdf or .svg")
-    save_layout: Path | None = option(None, metavar="FILE", about="write the first row as a layout.json")
-    max_model: bool = option(False, about="grow the model until one node, or each of --gpus, is full")
-    micro_batch: int | None = option(None, metavar="B", about="sequences a device for --max-model")
-    min_nodes: bool = option(False, about="the fewest nodes with enough memory, and time against nodes")
+    top: int = option(10, metavar="N", about="layouts to show (default: 10)")
+    device_memory_gib: float | None = option(None, metavar="GIB", about="limit the memory of each device")
+    gpus: str | None = option(
+        None, metavar="COUNTS", about="numbers of devices, 2..3072 or 4,8,16: show days against devices"
+    )
+    png: Path | None = option(None, metavar="FILE", about="draw the days of --gpus to FILE: .png, .pdf or .svg")
+    save_layout: Path | None = option(None, metavar="FILE", about="write the first layout to FILE, as a layout.json")
+    max_model: bool = option(False, about="show the largest version of the model that fits one node, or each of --gpus")
+    micro_batch: int | None = option(None, metavar="B", about="micro-batch for --max-model")
+    min_nodes: bool = option(False, about="show the fewest nodes with enough memory, and time against nodes")
     batch_rampup: str | None = option(
         None,
         metavar="PHASES",
-        about="nodes and micro-batch of phases, by batch or batch:nodes: 32,64,128 or 32:8,64:16",
+        about="phases by batch, 32,64,128, or batch and nodes, 32:8,64:16: show nodes and micro-batch of each",
     )
     sweep: str | None = option(
         None,
         metavar="node-gbps=VALUES",
-        about="the best layout by network: node-gbps=10,100,400, in Gbit/s of a node",
+        about="show the best layout for each network rate, in Gbit/s of a node, as in node-gbps=10,100,400",
     )
     balance: str | None = option(
         None,
         metavar="VALUES",
-        about="the best layout by the fullest rank's rows over the mean: 1,1.3,2",
+        about="show the best layout for uneven experts: rows of the fullest rank over the mean, as in 1,1.3,2",
     )
-    csv: Path | None = option(None, metavar="FILE", about="write the answer's rows there too, with every digit")
+    csv: Path | None = option(None, metavar="FILE", about="write the answer's rows to FILE too, with every digit")
     json: bool = json_field()
     markdown: bool = markdown_field()
 

@@ -63,7 +63,7 @@ class ReportOptions:
         metavar="STUDY",
         about="a study's name or the path of its folder, several with --html; or a folder or bucket of studies",
     )
-    html: Path | None = option(None, metavar="FILE", about="write one self-contained page on the studies there")
+    html: Path | None = option(None, metavar="FILE", about="write one self-contained page on the studies to FILE")
     serve: int | None = option(
         None,
         metavar="PORT",
@@ -79,14 +79,14 @@ class ReportOptions:
     studies: Path = studies_field()
     json: bool = json_field()
     markdown: bool = markdown_field()
-    csv: Path | None = option(None, metavar="FILE", about="write the measurement table there too")
+    csv: Path | None = option(None, metavar="FILE", about="write the measurement table to FILE too")
     pictures: str = pictures_field()
     mlflow: str | None = option(
-        None, metavar="URI", about="bring MLflow up to date there (default: MLFLOW_TRACKING_URI)"
+        None, metavar="URI", about="MLflow server to bring up to date (default: MLFLOW_TRACKING_URI)"
     )
     wandb: str | None = wandb_field()
-    trust: bool = option(False, about="write files and MLflow for others' studies too")
-    no_mlflow: bool = option(False, about="leave MLflow as it is")
+    trust: bool = option(False, about="write files and MLflow runs for other users' studies too")
+    no_mlflow: bool = option(False, about="do not write to MLflow")
 
 
 PARSER = CommandParser(

@@ -22,8 +22,8 @@ from platform.search.setup.training_file import with_training_file
 PARSER = CommandParser(
     SearchOptions,
     prog="python -m platform.search",
-    description="Measures which training layout of a model, or which form of a command behind --, is fastest on this"
-    " cluster.",
+    description="Measures which training layout of a model is the fastest on this cluster, or which values of the"
+    " holes in a command behind -- (docs/your-training.md).",
     epilog="Exit codes: 0 found, 1 nothing fits in memory or --safe refuses the winner, 2 bad input, 3 the cluster is"
     " at fault, 4 not resolved which layout is the fastest, 130 interrupted. Example:"
     " python -m platform.search bloom7b --set seq_len=1024",

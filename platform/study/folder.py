@@ -49,7 +49,7 @@ def studies_field(**declared: Any) -> Any:
 
 
 def trust_field() -> Any:
-    return option(False, about="use others' folders", in_files="never")
+    return option(False, about="use other users' folders", in_files="never")
 
 
 def default_folder() -> str:

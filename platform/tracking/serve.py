@@ -24,7 +24,7 @@ _HOST = "127.0.0.1"
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ServeOptions:
     studies: Path = studies_field(then=absolute_path)
-    port: int = option(PORT, about="where to listen (default: %(default)s)")
+    port: int = option(PORT, about="port to listen on (default: %(default)s)")
 
 
 PARSER = CommandParser(

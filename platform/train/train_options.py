@@ -46,15 +46,15 @@ class TrainOptions:
     config: Path | None = config_field()
     tokens: int = option(read=_count, metavar="N", about="tokens to train on, as in 2e9 or 2B")
     data: str | None = data_field()
-    data_order: DataOrder | None = option(None, about="of an epoch's sequences (default: the recipe's)")
+    data_order: DataOrder | None = option(None, about="order of an epoch's sequences (default: the recipe's)")
     out: Path | None = option(
         None, metavar="FOLDER", about="the training's folder (default: `training` beside the layout)"
     )
     recipe: str | None = option(
-        None, metavar="ID", about="which recipe of a study with several (default: the first with a winner)"
+        None, metavar="ID", about="recipe to train, of a study with several (default: the first with a winner)"
     )
     learning_rate: float | None = option(
-        None, read=positive, metavar="R", about="the highest learning rate (default: the recipe's)"
+        None, read=positive, metavar="R", about="learning rate after the warm-up (default: the recipe's)"
     )
     lr_schedule: ScheduleKind = option(
         "cosine",
@@ -62,16 +62,16 @@ class TrainOptions:
         " %(default)s)",
     )
     warmup_tokens: int | None = option(
-        None, read=_whole_count, metavar="N", about="of a linear warm-up (default: 1 %% of --tokens)"
+        None, read=_whole_count, metavar="N", about="tokens of the linear warm-up (default: 1 %% of --tokens)"
     )
     decay_tokens: int | None = option(
-        None, read=_count, metavar="N", about="of wsd's decay at the end (default: 20 %% of --tokens)"
+        None, read=_count, metavar="N", about="tokens of wsd's decay at the end (default: 20 %% of --tokens)"
     )
     final_share: float | None = option(
         None,
         read=_share,
         metavar="F",
-        about="share of the learning rate at the end (default: 0.1 for cosine, 0 for wsd)",
+        about="learning rate at the end, as a share of the highest (default: 0.1 for cosine, 0 for wsd)",
     )
     val_tokens: int | None = option(
         None,
@@ -79,9 +79,12 @@ class TrainOptions:
         metavar="N",
         about="tokens at the end of the data that are held out, 0 for none (default: 5 %%, at most a million)",
     )
-    val_data: str | None = option(None, metavar="PATH", about="held-out data of its own")
+    val_data: str | None = option(None, metavar="PATH", about="held-out data, in place of the end of --data")
     val_every: int | None = option(
-        None, read=_count, metavar="N", about="tokens between two held-out losses (default: 20 in a training)"
+        None,
+        read=_count,
+        metavar="N",
+        about="tokens between two held-out losses (default: so many that a training has 20)",
     )
     phases: tuple[PhaseOption, ...] = option(
         (),
@@ -89,15 +92,18 @@ class TrainOptions:
         read=_phase,
         repeated=True,
         metavar="TOKENS:GLOBAL_BATCH[:FILE]",
-        about="a first phase with a batch, and a layout, of its own; may be given several times",
+        about="a phase before the rest, with its own global batch, and layout if FILE is given; may be repeated",
     )
     """Phases before the last one, which has the recipe's global batch."""
     start_from: str | None = option(None, metavar="FOLDER", about="begin with the weights of a transformers folder")
     verify_data: bool = option(
-        False, about="compare all token files with their hashes (default: sizes, times and 16 blocks)"
+        False, about="read all token files and compare their hashes (default: compare sizes, times and 16 blocks)"
     )
     seed: int | None = option(
-        None, read=_whole_count, metavar="N", about="of weights and of the data's order (default: the recipe's)"
+        None,
+        read=_whole_count,
+        metavar="N",
+        about="seed of the weights and of the data's order (default: the recipe's)",
     )
     checkpoint_s: float = option(
         600.0, read=duration, metavar="S", about="seconds (or 10m) between checkpoints (default: %(default)g)"
@@ -110,7 +116,7 @@ class TrainOptions:
         None,
         read=duration,
         metavar="T",
-        about="seconds (or 10m) from interrupt to kill: no longer checkpoint begins (default: no limit)",
+        about="seconds (or 10m) from interrupt to kill: begin no checkpoint that takes longer (default: no limit)",
     )
     studies: Path = studies_field(read=str, then=absolute_path)
     address: str | None = address_field()

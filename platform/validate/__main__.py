@@ -1,8 +1,8 @@
 """Scores the cost model against measured tables, beside a constant-MFU predictor fitted to the same rows.
 
     python -m platform.validate TABLE.csv                   zero-shot: nothing is measured
-    python -m platform.validate TABLE.csv TABLE.csv         of both together: rows of one cell are one cell
-    python -m platform.validate TABLE.csv --calibrate 3     3 configurations a cell are measured, the rest predicted
+    python -m platform.validate TABLE.csv TABLE.csv         of both together: rows of one cell are merged
+    python -m platform.validate TABLE.csv --calibrate 3     measures 3 configurations of each cell, predicts the rest
     python -m platform.validate TABLE.csv --calibrate 3 --min-cell 6    the same, over cells of 6 configurations or more
     python -m platform.validate TABLE.csv --rows            every configuration, measured beside predicted
     python -m platform.validate TABLE.csv --json            the figures as one JSON object
@@ -34,8 +34,10 @@ class ValidateOptions:
     """Options of one call."""
 
     tables: tuple[Path, ...] = argument(nargs="+", metavar="TABLE.csv", about="measured tables")
-    calibrate: int = option(0, metavar="K", about="measure K configurations a cell, as a search would")
-    min_cell: int = option(1, least=1, metavar="N", about="only cells of at least N configurations (default 1)")
+    calibrate: int = option(
+        0, metavar="K", about="take K configurations of each cell as measured, as a search would, and score the rest"
+    )
+    min_cell: int = option(1, least=1, metavar="N", about="score only cells of at least N configurations (default: 1)")
     imported: tuple[str, ...] = option(
         (),
         names=("--engine",),
@@ -44,7 +46,7 @@ class ValidateOptions:
         about="import an engine outside this project and predict its rows by the costs that its rules name; repeat it"
         " for several",
     )
-    rows: bool = option(False, about="print each configuration, measured beside predicted")
+    rows: bool = option(False, about="print measured and predicted figures of each configuration")
     json: bool = json_field()
 
 

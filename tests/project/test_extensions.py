@@ -1,4 +1,4 @@
-"""Patches hold what architecture.md says that a new one takes: each is counted, applied to a copy, asked for."""
+"""Patches hold what docs/extending.md says that a new one takes: each is counted, applied to a copy, asked for."""
 
 import json
 import re

@@ -93,3 +93,39 @@ def test_nothing_refers_to_the_days_that_the_laboratory_had() -> None:
     texts = [ROOT / name for name in listed if Path(name).suffix in {".py", ".md", ".json"} and name != "CHANGELOG.md"]
     day = re.compile(r"\blab/20\d\d-\d\d-\d\d")
     assert [str(path) for path in texts if path.exists() and day.search(path.read_text("utf-8"))] == []
+
+
+def differing(text: str, of_id: dict[str, dict[str, str]]) -> list[str]:
+    """Returns each link of a page whose text is a figure that its row lacks, as rounded as the link has it."""
+    wrong: list[str] = []
+    for link, name in re.findall(rf"\[([\d,.]+)(?: ?%|~| times)?\]\([^)]*lab/[a-z-]+\.csv#({ID})\)", text):
+        row = of_id.get(name)
+        figure = link.replace(",", "")
+        places = len(figure.partition(".")[2])
+        said = (
+            re.findall(r"\d+(?:\.\d+)?", " ".join((row["value"], row["spread"], row["note"])).replace(",", ""))
+            if row
+            else []
+        )
+        if row and float(figure) not in {round(float(number), places) for number in said}:
+            wrong.append(f"{link} is not in {name}")
+    return wrong
+
+
+def test_a_linked_figure_is_that_of_its_row() -> None:
+    of_id = {row["id"]: row for path in FILES for row in rows(path)}
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    text = "\n".join(page.read_text("utf-8") for page in pages)
+    assert len(re.findall(rf"\[[\d,.]+(?: ?%|~| times)?\]\([^)]*lab/[a-z-]+\.csv#{ID}\)", text)) > 30
+    assert differing(text, of_id) == []
+    assert differing("[54,789~](lab/kernels.csv#gelu-loss-kernels.39)", of_id) == [
+        "54,789 is not in gelu-loss-kernels.39"
+    ]
+
+
+def test_the_table_of_measurements_has_the_commits_of_its_rows() -> None:
+    commit_of = {row["id"]: row["commit"] for path in FILES for row in rows(path)}
+    text = (ROOT / "docs" / "measurements.md").read_text("utf-8")
+    named = re.findall(rf"(?m)^\|.*lab/[a-z-]+\.csv#({ID})\).*\| ([^|]*) \|$", text)
+    assert len(named) > 10
+    assert [name for name, commits in named if commit_of[name] not in commits] == []

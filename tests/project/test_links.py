@@ -36,3 +36,9 @@ def test_each_link_leads_somewhere(name: str) -> None:
         if not other.exists() or (anchor and other.suffix == ".md" and anchor not in headings(other)):
             broken.append(target)
     assert broken == []
+
+
+def test_each_page_is_linked_from_the_first_one() -> None:
+    first = (ROOT / "README.md").read_text()
+    pages = [name for name in PAGES if Path(name).parent == Path("docs")]
+    assert len(pages) > 30 and [name for name in pages if f"({name}" not in first] == []

@@ -1,4 +1,4 @@
-"""A new kind of block takes two files of the product: what it is, and what it costs (docs/architecture.md)."""
+"""A new kind of block takes two files of the product: what it is, and what it costs (docs/extending.md)."""
 
 import json
 import os

@@ -24,11 +24,9 @@ def test_sources_are_called_by_what_they_are() -> None:
 LONGEST = 900
 """Words of a page that people read from end to end."""
 LONGER = {
-    "docs/architecture.md": 1_900,
     "docs/lab/README.md": 2_100,
-    "docs/your-training.md": 1_300,
 }
-"""Pages that may have more: those for developers, the list of all findings, and one that is still to be shortened."""
+"""The list of all findings may have more."""
 
 
 def test_the_pages_stay_short() -> None:

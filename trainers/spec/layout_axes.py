@@ -116,8 +116,8 @@ class LayoutAxes(DegreeValues):
         place=1,
         multiplies=False,
         sizes=experts_of_block,
-        about="Expert-parallel degree: neighbours among the ranks with other tokens that share out the experts of every"
-        " block, and send each other their tokens' rows.",
+        about="Expert-parallel degree: neighbouring ranks of `dp_shard` and `cp` that divide the experts of every block"
+        " and exchange their tokens' rows.",
     )
     schedule: Schedule = axis(
         "1f1b",
@@ -139,7 +139,7 @@ class LayoutAxes(DegreeValues):
         read_back="if set",
         of_some_engines=True,
         least=1,
-        about="Virtual stages that a rank of an interleaved pipeline holds; the bubble is as many times smaller.",
+        about="Virtual stages of each rank in an interleaved pipeline, by which the bubble is divided.",
     )
     grad_sync: GradSync = axis(
         "last",
@@ -156,8 +156,8 @@ class LayoutAxes(DegreeValues):
         column="checkpointing",
         lighter=("none", "selective", "full"),
         surely_lighter=True,
-        about="Activations computed again in the backward pass: none, all but products and attention, all of every"
-        " fourth, every second or every block, or what a compiler chooses to keep that share (per cent).",
+        about="Activations recomputed in the backward pass: none; all but those of products and attention; all of every"
+        " fourth, every second or every block; or a compiler's choice that keeps this share (per cent).",
     )
     offload: Offload = axis(
         "none",
@@ -185,7 +185,7 @@ class LayoutAxes(DegreeValues):
         read_back="if set",
         of_some_engines=True,
         of_the_stack=True,
-        about="Whether DeepSpeed communicates beside its computing; by default stage 3 alone does.",
+        about="Whether DeepSpeed overlaps communication with compute; by default only stage 3 does.",
     )
     prefetch: int = axis(
         0,
@@ -218,7 +218,7 @@ class LayoutAxes(DegreeValues):
         read_back="if set",
         of_some_engines=True,
         lighter=("keep", "free"),
-        about="Whether stage 3 frees blocks after a backward pass or keeps them for the next micro-step's forward.",
+        about="Whether stage 3 frees gathered blocks after a backward pass or keeps them for the next forward pass.",
     )
     attention: Attention = axis(
         "eager",
@@ -258,7 +258,7 @@ class LayoutAxes(DegreeValues):
         "none",
         label="compile {}",
         column="kernels",
-        about="Code that torch.compile is given: none, each block, or the whole model with its loss.",
+        about="Code that torch.compile compiles: none, each block, or the whole model with its loss.",
     )
     cuda_graphs: CudaGraphs = axis(
         "off",

@@ -117,7 +117,7 @@ class RecipeAxes(AxisValues):
         "causal",
         later=True,
         label="{} mask",
-        about="Tokens that one attends to: all before it, its document alone, or all of a prefix, which has no loss.",
+        about="Tokens that a token sees: all before it, those in its document, or also all of a prefix without loss.",
     )
     document_tokens: int = axis(
         0,
@@ -139,8 +139,8 @@ class RecipeAxes(AxisValues):
         "learned",
         later=True,
         label="{} routing",
-        about="Experts of a token: those that its router chooses, or for measuring alone drawn ones, as many tokens for"
-        " each expert (forced balance); gates and trainings have learned routing.",
+        about="Experts of a token: those that its router chooses, or for measurements drawn ones with the same number"
+        " of tokens each (forced balance); gates and trainings have learned routing.",
     )
     trained_tokens: TrainedTokens = axis(
         "all",

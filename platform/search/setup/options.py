@@ -58,14 +58,14 @@ class StudyOptions:
         None,
         nargs="?",
         group=_SUBJECT,
-        about="space's name (--list), path of a space file or config.json, or OWNER/NAME of the hub",
+        about="name of a space (--list), path of a space file or config.json, or OWNER/NAME of the hub",
     )
     further: tuple[str, ...] = argument(
         (),
         nargs="*",
         metavar="SPACE",
         group=_SUBJECT,
-        about="further ones: each is a study of its own, and they share the cluster",
+        about="further spaces: each has a study of its own, and all share the cluster",
     )
     set: tuple[str, ...] = option(
         (),
@@ -79,7 +79,7 @@ class StudyOptions:
         None,
         metavar="FILE.py:NAME",
         group=_SUBJECT,
-        about="function that builds a training (docs/your-function.md)",
+        about="search the training that this function builds (docs/your-function.md)",
     )
     folder: str = setting("", about="folder in which the command or the function runs")
     environment: tuple[str, ...] = setting((), about="NAME=VALUE of environment variables that it gets")
@@ -92,45 +92,46 @@ class StudyOptions:
         read=whole_number(1),
         metavar="N",
         group=_SUBJECT,
-        about="tokens of its or a command's step",
+        about="tokens of an optimizer step over all devices, with --build or a command",
     )
     seq_len: int | None = option(
         None,
         read=whole_number(1),
         metavar="N",
         group=_SUBJECT,
-        about="tokens of a sequence",
+        about="tokens of a sequence, with --build or a command",
     )
     step_line: str | None = option(
         None,
         metavar="REGEX",
         group=_SUBJECT,
-        about="pattern of the command's step lines (docs/your-training.md)",
+        about="pattern of the lines that a command prints for its steps (docs/your-training.md)",
     )
-    layout: str | None = option(None, metavar="FILE", group=_SUBJECT, about="measure the one layout of a layout.json")
+    layout: str | None = option(None, metavar="FILE", group=_SUBJECT, about="measure only the layout of a layout.json")
     data: str | None = data_field(group=_SUBJECT)
     tokens: float | None = option(
         None,
         read=amount,
         metavar="N",
         group=_SUBJECT,
-        about="token budget, as in 100B, that days are counted for (default: the space's)",
+        about="tokens of the training, as in 100B, for which days are reported (default: the space's)",
     )
     price_per_gpu_h: float | None = option(
         None,
         read=positive,
         metavar="P",
         group=_SUBJECT,
-        about="price of a device hour, to report the cost of the token budget",
+        about="price of a device hour, to report the cost of --tokens",
     )
     searcher: str = option(
-        "guided", choices=searchers.NAMES, group=_TRIALS, about="how layouts are picked (default: %(default)s)"
+        "guided", choices=searchers.NAMES, group=_TRIALS, about="how layouts are chosen (default: %(default)s)"
     )
     learn_from: str | None = option(
         None,
         metavar="STUDY|FOLDER/",
         group=_TRIALS,
-        about="begin with what an old study of the same model taught: name, folder, or a folder or bucket of studies",
+        about="correct predictions by an old study of the same model: its name or folder; or by a folder or bucket of"
+        " studies",
     )
     seed: int = option(0, read=_seed, metavar="N", group=_TRIALS, about="seed of the searcher (default: %(default)s)")
     repeats: int | None = option(
@@ -145,13 +146,15 @@ class StudyOptions:
         read=whole_number(1),
         metavar="N",
         group=_TRIALS,
-        about="time N optimizer steps of every point (default: those that fill 6 s)",
+        about="time N optimizer steps of every point (default: as many as fill 6 s, of a command 10 s)",
     )
-    whole_steps: bool = option(False, group=_TRIALS, about="time all micro-steps of a step, so that none is derived")
+    whole_steps: bool = option(
+        False, group=_TRIALS, about="time all micro-steps of each step, in place of deriving long steps from a few"
+    )
     all: bool = option(
         False,
         group=_TRIALS,
-        about="measure the space's named points as they stand, each with its --repeats, none cut short",
+        about="measure all named points of the space, each with --repeats runs and none stopped early",
     )
     gpus: tuple[int, ...] = option(
         (),
@@ -161,7 +164,7 @@ class StudyOptions:
         about="measure on N devices, or (1,2,4) on each of these numbers and draw days against them",
     )
     device_memory_gib: float | None = option(
-        None, read=positive, metavar="N", group=_PLACES, about="let each device have no more than N GiB"
+        None, read=positive, metavar="N", group=_PLACES, about="limit the memory of each device to N GiB"
     )
 
     @property
@@ -213,16 +216,16 @@ class SearchOptions:
 
     study: StudyOptions = dataclasses.field(default_factory=StudyOptions)
     config: Path | None = config_field(group=_SUBJECT)
-    list: bool = option(False, group=_SUBJECT, about="print the known spaces and end", in_files="never")
+    list: bool = option(False, group=_SUBJECT, about="print the built-in spaces and end", in_files="never")
     profile: bool = option(
         False,
         group=_TRIALS,
-        about="profile the winner at the end: the parts of its step, and a trace",
+        about="profile the winner at the end, to show the parts of its step and keep a trace",
     )
     safe: bool = option(
         False,
         group=_TRIALS,
-        about="train the winner for 50 steps at the end, with a held-out loss and a checkpoint: memory must not grow",
+        about="train the winner for 51 steps at the end, with held-out loss and checkpoint; refuse it if memory grows",
     )
     max_trials: int | None = option(
         None,
@@ -245,8 +248,8 @@ class SearchOptions:
     side_by_side: SideBySide = option(
         "auto",
         group=_PLACES,
-        about="trials at the same time: off: one; auto: each on whole nodes of its own, where there are more than it"
-        " takes; on: also on disjoint devices of one node (default: %(default)s)",
+        about="trials at the same time: off: one; auto: each on whole nodes of its own, as many as the cluster has; on:"
+        " also several on one node (default: %(default)s)",
     )
     address: str | None = address_field(group=_PLACES)
     wait_for_gpus: float = option(
@@ -254,7 +257,7 @@ class SearchOptions:
         read=duration,
         metavar="T",
         group=_PLACES,
-        about="time for GPU nodes that are still starting to join (default: %(default)g)",
+        about="seconds (or 20m) to wait for GPU nodes that are still starting (default: %(default)g)",
     )
     exclude_slow: bool = option(
         False,
@@ -279,13 +282,16 @@ class SearchOptions:
         read=_folder,
         metavar="PLACE",
         group=_PLACES,
-        about="copy the journal there as it grows, and --resume from there: a folder or s3://BUCKET/PREFIX",
+        about="copy the journal to PLACE as it grows, and --resume from it: a folder or s3://BUCKET/PREFIX",
     )
     wandb: str | None = wandb_field(group=_PLACES)
     trust: bool = option(
-        False, in_files="never", group=_PLACES, about="use others' studies, whose space file or command runs as you"
+        False,
+        in_files="never",
+        group=_PLACES,
+        about="use other users' studies, whose space file or command runs as you",
     )
-    dry_run: bool = option(False, group=_PLACES, about="print what would run and its cost, and end")
+    dry_run: bool = option(False, group=_PLACES, about="print the layouts that would run and their cost, and end")
     json: bool = json_field(group=_PLACES)
 
     def located(self) -> "SearchOptions":

@@ -31,13 +31,13 @@ class ConvergeOptions:
         1,
         read=whole_number(1),
         metavar="K",
-        about="trainings of each strategy (default: %(default)s); intervals take 2 at the least",
+        about="trainings of each strategy, with seeds 0 to K-1 (default: %(default)s); intervals need at least 2",
     )
     rates: int = option(
         5,
         read=whole_number(0),
         metavar="N",
-        about="learning rates tried at most, by short trainings, for each recipe that states none; 0 takes the first's"
+        about="most learning rates to try, by short trainings, for each recipe that states none; 0 scales the first's"
         " by the square root of the batch (default: %(default)s)",
     )
     val_tokens: int | None = option(

@@ -58,19 +58,25 @@ class ExportOptions:
     out: Path = option(
         then=absolute_path, metavar="FOLDER", about="the folder to write; it must not exist, or be empty"
     )
-    to: str = option("transformers", choices=FORMATS, about="what it is for (default: %(default)s, a training's model)")
-    dtype: Literal["fp32", "bf16", "fp16"] = option("fp32", about="of the model's weights (default: %(default)s)")
-    merged: bool = option(False, about="write a whole model with its adapters added, not the adapters as peft's files")
+    to: str = option(
+        "transformers",
+        choices=FORMATS,
+        about="program to export for; transformers takes a training's model (default: %(default)s)",
+    )
+    dtype: Literal["fp32", "bf16", "fp16"] = option("fp32", about="type of the model's weights (default: %(default)s)")
+    merged: bool = option(False, about="add adapters to the weights and write a whole model, in place of peft's files")
     tokens: float | None = option(
         None, read=amount, metavar="N", about="tokens to train on, for a study or a file, as in 2e9 or 2B"
     )
     data: str | None = data_field()
     start_from: str | None = option(None, metavar="FOLDER", about="begin with the weights of a transformers folder")
-    device: Device | None = option(None, about="what it runs on (default: the study's devices, else cuda)")
+    device: Device | None = option(
+        None, about="device that the exported training runs on (default: the study's devices, else cuda)"
+    )
     run: int | None = option(
         None,
         metavar="STEPS",
-        about="run so many steps of it here, and print its speed beside this project's",
+        about="run STEPS steps of the export and of this project's trainer here, and print both speeds",
     )
     studies: Path = studies_field(read=str)
     trust: bool = trust_field()

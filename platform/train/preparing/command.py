@@ -1,7 +1,7 @@
 r"""Turns text, JSON lines, Parquet or a Megatron pair into token Parquet for `--data`.
 
-    python -m platform.prepare books/ --out tokens                                   a token a byte, a file a document
-    python -m platform.prepare corpus.txt --separator '\n\n' --out tokens            a paragraph a document
+    python -m platform.prepare books/ --out tokens                                   a byte a token, a file a document
+    python -m platform.prepare corpus.txt --separator '\n\n' --out tokens            each paragraph a document
     python -m platform.prepare part-*.jsonl --tokenizer gpt2/ --out tokens           a tokenizer from a folder
     python -m platform.prepare c4/*.json.gz --skip-bad 100 --out tokens              compressed, with bad lines
     python -m platform.prepare s3://bucket/c4/ --out tokens                          from S3, gs:// or hf://datasets/
@@ -39,7 +39,7 @@ class PrepareOptions:
         about=".txt, .jsonl or .csv (also .gz, .zst), .parquet, .arrow or .bin files, folders of them, here or at an"
         " address such as s3://bucket/folder; or FOLDER:WEIGHT, prepared ones to mix",
     )
-    out: Path = option(metavar="FOLDER", about="the folder to make")
+    out: Path = option(metavar="FOLDER", about="the folder to write")
     tokenizer: str | None = option(None, metavar="FOLDER", about='a folder with a tokenizer, or "bytes" (the default)')
     no_end_token: bool = option(False, about="leave out the tokenizer's end-of-sequence token after a document")
     text_key: str = option(
@@ -65,7 +65,7 @@ class PrepareOptions:
         None, least=2, metavar="N", about="pack chats into sequences of N tokens, the recipe's seq_len, and cut none"
     )
     over_long: OverLong | None = option(
-        None, about="what becomes of chats longer than --pack, which are counted (default: drop)"
+        None, about="leave out or cut chats longer than --pack; their number is printed (default: drop)"
     )
     raw_ids: str | None = option(
         None,
@@ -73,12 +73,10 @@ class PrepareOptions:
         about="integers of a .bin without an .idx, as in uint16, or uint16:50256 with the id that ends a document",
     )
     skip_bad: int = option(
-        0, least=0, metavar="N", about="pass over up to N documents that cannot be read, and say why (default: none)"
+        0, least=0, metavar="N", about="skip up to N documents that cannot be read, and print why (default: none)"
     )
     seed: int = option(0, least=0, metavar="N", about="seed of a mixture's order (default: %(default)s)")
-    workers: int | None = option(
-        None, least=1, metavar="N", about="processes that work at once (default: one for each processor)"
-    )
+    workers: int | None = option(None, least=1, metavar="N", about="worker processes (default: one for each processor)")
     shard_mib: int = option(64, least=1, metavar="N", about="MiB of input in one output file (default: %(default)s)")
     json: bool = json_field()
 

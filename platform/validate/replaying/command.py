@@ -99,9 +99,9 @@ class ReplayOptions:
     """Options of one call."""
 
     tables: tuple[Path, ...] = argument(nargs="+", metavar="TABLE.csv", about="measured tables")
-    searcher: str = option("guided", choices=NAMES, about="who searches (default: %(default)s)")
+    searcher: str = option("guided", choices=NAMES, about="searcher to replay (default: %(default)s)")
     budget: int | None = option(
-        None, least=1, metavar="N", about="trials at most in a cell (default: all of its configurations)"
+        None, least=1, metavar="N", about="most trials in a cell (default: all of its configurations)"
     )
     seeds: int = option(1, least=1, metavar="S", about="searches of each cell, seeds 0 to S-1 (default: %(default)s)")
     min_cell: int | None = option(
@@ -110,7 +110,7 @@ class ReplayOptions:
         metavar="N",
         about=f"overall: cells of N configurations or more (default: {LARGE}, or all where none is so large)",
     )
-    trials: bool = option(False, about="print the trials of the first seed, one a line")
+    trials: bool = option(False, about="print the trials of the first seed, one on each line")
     json: bool = json_field()
 
 

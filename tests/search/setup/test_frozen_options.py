@@ -18,7 +18,7 @@ from platform.study.result.ranking import TIE_WIDTH
 from trainers.measuring import matmul_peak
 
 ROOT = Path(__file__).parents[3]
-NAMES = ("search", "your-model", "your-training", "measuring", "gate", "results", "mlflow")
+NAMES = ("search", "your-model", "your-training", "your-training-measured", "measuring", "gate", "results", "mlflow")
 PAGES = [ROOT / "docs" / f"{name}.md" for name in NAMES]
 
 SEARCH = """
