@@ -219,7 +219,7 @@ def _wanted(scores: Sequence[dict[str, Any]]) -> Iterator[str]:
         entries = [entry for entry in scores if entry["mode"] == wanted.mode]
         values = [value for entry in entries if (value := _figure(entry, wanted.key)) is not None]
         if values:
-            ends = " to ".join(dict.fromkeys(_cell(end, "%") for end in (min(values), max(values))))
+            ends = " to ".join(dict.fromkeys(f"{100 * end:.3g} %" for end in (min(values), max(values))))
             met = sum(wanted.least <= value <= wanted.most for value in values)
             yield f"| {wanted.name} | {wanted.words} | {ends} | {met} of {len(values)} |"
     for name, mode in (("software at hand", "Zero-shot"), ("software left out", HEADLINE)):
