@@ -8,6 +8,8 @@
   read in code. Corrections by other tables' rows are not applied: they carry over badly from one software to another.
   Where a table has cells of 20 configurations, the guided search and the plain ranking search them in the same way;
   their trials to within 2 % are printed alone.
+- The same by kinds of layouts: pipelines over nodes with tensor parallelism, and all others.
+- The same times the one factor that fits the table best, which is a bound: it is set with the measured times.
 - Of a sweep whose steps stall the same on rows whose twin, which differs in the ZeRO stage alone, is as fast.
 - The same with 3 rows of each cell of 10 configurations and more measured.
 - Model left out: each model of a table is predicted with what the table's other models measured.
@@ -20,22 +22,22 @@ Rates of devices, such as the share of the peak that products sustain, are not r
 
 import argparse
 import contextlib
+import dataclasses
 import statistics
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 
-import platform.validate.replaying.command as replay  # pyright takes `from platform import` for the standard module
+import numpy as np
+
 from platform.common.errors import InputError
 from platform.cost_model import stacks
-from platform.validate.evaluation import Scored, cells_of, join, merged, score_by_others, score_table
+from platform.validate.evaluation import Scored, cells_of, join, merged, part, score_by_others, score_table
 from platform.validate.metrics import Scores, agreeing, disturbed, scores
 from platform.validate.published_run import PublishedRun, RowReader
-from platform.validate.replaying.play import make, play
-from platform.validate.replaying.recorded import cells
 from platform.validate.row_software import software_of
 from platform.validate.rows import read_rows
-from scripts.accuracy import keep
+from scripts.accuracy import HEADLINE, HEADLINE_CALIBRATED, keep, searched
 
 LEAST = 8
 """Timed runs that a group needs to be scored, or to be learned from."""
@@ -44,9 +46,11 @@ LARGE = 10
 MEASURED = 3
 """Rows of each cell that are measured where the software is left out."""
 Group = Callable[[PublishedRun], object]
-LEFT_OUT = "Software left out"
+LEFT_OUT = HEADLINE
 LEFT_OUT_TWINS = "Software left out, rows whose twin of another ZeRO stage is within 10 %"
-LEFT_OUT_CALIBRATED = "Software left out, 3 measured a cell"
+LEFT_OUT_PIPES = "Software left out, pipelines over nodes with tensor parallelism"
+LEFT_OUT_OTHERS = "Software left out, all other layouts"
+LEFT_OUT_FACTOR = "Software left out, times the table's best factor (a bound)"
 
 
 def runs_of(path: Path) -> list[PublishedRun]:
@@ -92,16 +96,32 @@ def left_out_calibrated(path: Path) -> Scored | None:
         return score_table(large, num_calibrate=MEASURED) if large else None
 
 
+def by_kind(scored: Scored) -> Iterator[tuple[str, list[int]]]:
+    """Yields the rows of both kinds of layouts, where a table has enough of each."""
+    pipes = [row for row, run in enumerate(scored.runs) if _is_pipe_over_nodes(run)]
+    others = [row for row in range(len(scored.runs)) if row not in set(pipes)]
+    if min(np.isfinite(scored.measured_s[rows]).sum() for rows in (pipes, others)) >= LEAST:
+        yield LEFT_OUT_PIPES, pipes
+        yield LEFT_OUT_OTHERS, others
+
+
+def _is_pipe_over_nodes(run: PublishedRun) -> bool:
+    return min(int(run.layout["pp"]), int(run.layout["tp"])) > 1 and run.cluster.num_nodes > 1
+
+
+def times_best_factor(scored: Scored) -> Scored:
+    """Returns the score with every prediction times the factor by which their median error is least."""
+    timed = np.isfinite(scored.measured_s)
+    ratios = (scored.measured_s / scored.predicted_s)[timed]
+    factor = min(ratios, key=lambda factor: float(np.median(np.abs(factor / ratios - 1))))
+    scaled = ("predicted_s", "low_s", "high_s", "expected_s")
+    return dataclasses.replace(scored, **{name: factor * getattr(scored, name) for name in scaled})
+
+
 def searched_left_out(path: Path) -> dict[str, list[int]]:
-    """Returns the trials to within 2 % of the best, by searcher, in each cell that is large enough for a search,
-    without the facts that were set with the table in view.
-    """
+    """Returns the trials of `searched` without the facts that were set with the table in view."""
     with software_left_out(path):
-        compared = [cell for cell in cells(runs_of(path)) if len(cell.choices) >= replay.LARGE]
-        return {
-            name: [play(cell, make(name, cell, 0), len(cell.choices)).num_trials for cell in compared]
-            for name in ("guided", "model")
-        }
+        return searched(runs_of(path))
 
 
 def group_left_out(runs: Sequence[PublishedRun], group: Group) -> Scored | None:
@@ -147,11 +167,15 @@ def modes(paths: Sequence[Path], up_to: int) -> Iterator[tuple[Path, str, Scored
     """
     tables = {path: runs_of(path) for path in paths}
     for path, runs in tables.items():
-        yield path, LEFT_OUT, left_out(path), score_table(runs)
+        blind, usual = left_out(path), score_table(runs)
+        yield path, LEFT_OUT, blind, usual
+        yield path, LEFT_OUT_FACTOR, times_best_factor(blind), usual
+        for kind, rows in by_kind(blind):
+            yield path, kind, part(blind, rows), part(usual, rows)
         if len(of_twins := runs_that_agree(runs)) >= LEAST:
             yield path, LEFT_OUT_TWINS, left_out(path, of_twins), score_table(of_twins)
         if (scored := left_out_calibrated(path)) is not None:
-            yield path, LEFT_OUT_CALIBRATED, scored, score_table(scored.runs)
+            yield path, HEADLINE_CALIBRATED, scored, score_table(scored.runs)
         if (scored := group_left_out(runs, lambda run: (run.model.num_layers, run.model.hidden_size))) is not None:
             yield path, "Model left out", scored, score_table(scored.runs)
         if (scored := row_left_out(runs)) is not None:
@@ -180,13 +204,14 @@ def main() -> None:
         for path, mode, *both in modes(options.tables, options.up_to):
             without, usual = (scores(scored, range(len(scored.runs)), 0) for scored in both)
             print(_line(path, mode, without, usual))
-            if mode == LEFT_OUT:
-                for searcher, trials in searched_left_out(path).items():
-                    if trials:
-                        print(f"  {searcher}: trials to within 2 % {trials}, mean {statistics.fmean(trials):.2f}")
+            trials_of = searched_left_out(path) if mode == LEFT_OUT else {}
+            for searcher, trials in trials_of.items():
+                if trials:
+                    print(f"  {searcher}: trials to within 2 % {trials}, mean {statistics.fmean(trials):.2f}")
             if options.write:
                 names = " ".join(table.name for table in options.tables)
-                keep(path, mode, f"python -m benchmarks.leave_one_table_out {names} --up-to {options.up_to}", without)
+                command = f"python -m benchmarks.leave_one_table_out {names} --up-to {options.up_to}"
+                keep(path, mode, command, without, trials_of)
     except InputError as error:
         sys.exit(f"error: {error}")
 

@@ -1,11 +1,13 @@
 """Costs of tensor, pipeline and context parallelism with any engine."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
 from platform.cost_model import degrees
 from platform.cost_model.columns import CHUNK_LOGITS, Array, Columns, Mask, checkpointed_share
+from platform.cost_model.engines.exchange import slowdown
 from platform.cost_model.layout_arrays import LayoutArrays
 from platform.cost_model.links import Boundaries, Ring, devices_of, inside
 from trainers.spec.layout_axes import CUTTING
@@ -95,12 +97,17 @@ def first_outside(c: Columns) -> Array:
     return np.where(c.tied > 0, c.embedding_parameters, c.embedding_parameters - c.table_parameters) / c.tp
 
 
-def tensor_s(c: Columns, boundary: Array, full: Mask) -> Array:
-    """Returns the seconds of tensor-parallel collectives of one block and micro-batch.
+def tensor_s(c: Columns, boundary: Array, full: Mask, first_products: Sequence[Array] = ()) -> Array:
+    """Returns the seconds of tensor-parallel collectives of one block and micro-batch. `first_products` are the forward
+    seconds of the products whose inputs sequence parallelism gathers.
 
     Each pass has two all-reduces of the residual (Megatron-LM, arXiv 1909.08053, section 3). With sequence parallelism
     the same volume is gathered and scattered (arXiv 2205.05198, 4.2.2); between nodes this uses the whole ring, whereas
     an all-reduce may use a tree. Compute and collectives wait for each other, except for a stack's overlap.
+
+    A stack that stores each rank's part of those inputs gathers them again in the backward pass, beside the product of
+    their gradient, and scatters the gradient beside the product of the weights' (2205.05198, 4.2.2): ten gathers and
+    scatters in place of eight, of which four are hidden as far as these products last.
 
     This project's blocks gather twice and scatter twice in each pass, in separate collectives. Recomputation repeats
     both gathers; recomputing a whole block also repeats the scatter of attention's output. Compiled code has equally
@@ -113,7 +120,12 @@ def tensor_s(c: Columns, boundary: Array, full: Mask) -> Array:
     apart = 8.0 + np.where(full, 3.0 * checkpointed_share(c), 2.0 * c.selective_checkpointing)
     # A gather of casts moves one byte per value; the scatter still moves 16 bits.
     exchange_s = exchange_s * np.where(cast_ranks(c) > 1, (1 + 1 / c.compute_bytes) / 2, 1.0)
-    total = np.where(c.own_mesh > 0, apart * ring.gather_s(boundary), exchange_s * np.where(full, 6.0, 4.0))
+    published = exchange_s * np.where(full, 6.0, 4.0)
+    beside = sum((2 * np.minimum(exchange_s / 2, seconds) for seconds in first_products), np.zeros(()))
+    again = exchange_s - beside * (1 - slowdown(c, ring))
+    gathers_again = (c.software.gathers_again > 0) & (c.sequence_parallel > 0) & (c.software.tensor_overlap == 0)
+    published = published + np.where(gathers_again, again, 0.0)
+    total = np.where(c.own_mesh > 0, apart * ring.gather_s(boundary), published)
     return total * (1 - c.software.tensor_overlap)
 
 

@@ -212,7 +212,8 @@ def _contrasted(places: GPInputs, index: Index) -> GPInputs:
     effects = places.effects - np.where(same, measured[0], np.float32(0.0))
     of_axes = effects[:, : places.place.shape[1]]
     alike = (of_axes == 0)[:, same[: of_axes.shape[1]] & np.any(of_axes != 0, axis=0)]
-    shared = np.float32(DOUBLING_SIGMA) * alike.astype(np.float32)
+    by_device = (1 - places.host_share).astype(np.float32)[:, None]
+    shared = np.float32(DOUBLING_SIGMA) * by_device * alike.astype(np.float32)
     return dataclasses.replace(places, effects=np.concatenate([effects, shared], axis=1))
 
 

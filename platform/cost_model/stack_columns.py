@@ -25,6 +25,7 @@ def stack_costs(software: str, tp_overlap: str = "", dp_overlap: str = "", cp_co
         "exchanges_heads": float((cp_comm or fact(software, "cp_comm", "ring")) == "all_to_all"),
         "merges_eagerly": float(fact(software, "merges_eagerly", False)),
         "tensor_overlap": TENSOR_OVERLAP if tp_overlap == "yes" else overlap,
+        "gathers_again": float(fact(software, "gathers_again", False)),
         "all_reduced_bytes": float(fact(software, "all_reduced_bytes", 0.0)),
         "overlaps_reduction": _stated(dp_overlap, fact(software, "overlaps_reduction", False)),
         "overlaps_gather": _stated(dp_overlap, fact(software, "overlaps_gather", False)),

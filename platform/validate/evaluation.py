@@ -44,6 +44,9 @@ STATED = (
 )  # fmt: skip
 """Columns that distinguish configurations even if the predictor treats their values the same."""
 
+SIZES = ("layers", "hidden", "seq_len")
+"""Sizes of a model by which the error of one model's predictions differs from another's."""
+
 
 def merged(runs: Sequence[PublishedRun]) -> list[PublishedRun]:
     """Merges identical configurations of a cell: median time and memory; out of memory if most of the runs were."""
@@ -101,7 +104,8 @@ def score_by_others(runs: Sequence[PublishedRun], teaching: Sequence[PublishedRu
     both = [*timed, *runs]
     columns = from_rows([run.values for run in both])
     every = predicted(both)
-    places = gp_inputs_of_rows([axes_of(run) for run in both], columns, every, num_measured=len(timed) or None)
+    axes = [axes_of(run) | {name: int(run.values[name]) for name in SIZES} for run in both]
+    places = gp_inputs_of_rows(axes, columns, every, num_measured=len(timed) or None)
     corrected = calibrate(places, every, np.arange(len(timed)), _measured_s(timed)).corrected
     return _scored(runs, prediction, _times(corrected)[:, len(timed) :], np.zeros(len(runs), dtype=bool))
 
@@ -155,6 +159,14 @@ def _printed_gib(runs: Sequence[PublishedRun], memory: PeakMemory) -> Array:
     device = np.where(of_this_project, memory.device_gib, memory.first_device_gib)
     reserved = device - np.array([outside_gib(run.values) for run in runs])
     return np.select([kinds == "allocated", kinds == "reserved"], [allocated, reserved], device)
+
+
+def part(scored: Scored, rows: Sequence[int]) -> Scored:
+    """Returns the score of some rows alone."""
+    arrays = [field.name for field in dataclasses.fields(Scored) if field.name != "runs"]
+    return Scored(
+        runs=[scored.runs[row] for row in rows], **{name: getattr(scored, name)[list(rows)] for name in arrays}
+    )
 
 
 def cells_of(runs: Sequence[PublishedRun]) -> dict[tuple[str, ...], list[int]]:

@@ -10,7 +10,7 @@ from platform.cost_model.calibration import Calibration, calibrate, gp_inputs_of
 from platform.cost_model.columns import Array
 from platform.cost_model.engines import ENGINES
 from platform.cost_model.features import from_points
-from platform.cost_model.gp_inputs import Index
+from platform.cost_model.gp_inputs import GPInputs, Index
 from platform.cost_model.hardware import find_cluster
 from platform.cost_model.predict import predict
 from platform.cost_model.regression import STALL_SIGMA, TIME, learn
@@ -170,3 +170,15 @@ def test_a_step_that_the_host_paces_learns_little_of_those_that_the_device_paces
         np.arange(len(PLACES))
     )[0]
     assert np.median(mean[share > 0]) < 0.7 * np.median(mean[share == 0])
+
+
+def test_what_one_value_of_an_axis_has_of_a_device_s_error_fades_with_the_host_s_pace_too() -> None:
+    """Checks that an error of the host's, measured at one value of an axis, moves a point of the device's pace no more
+    if its value is another: else the two parts of the device's error cancel each other at the measured value alone.
+    """
+    share = np.append(np.linspace(0.0, 0.8, 9), [0.0, 0.0])
+    of_axis = np.append(np.zeros(10), [1.0])[:, None].astype(np.float32)
+    places = GPInputs(effects=0.04 * of_axis, place=of_axis, host_share=share, sigma=np.zeros(11), stall=np.zeros(11))
+    prior = dataclasses.replace(TIME, smooth=0.0, stall=0.0)
+    mean = learn(places, np.arange(9), 0.3 * share[:9], prior).each(np.arange(11))[0]
+    assert abs(mean[10]) <= abs(mean[9])

@@ -10,8 +10,10 @@ import pytest
 
 from platform.cost_model.collectives import all_reduce_s, ring_bandwidth
 from platform.cost_model.columns import Columns
+from platform.cost_model.compute import matmul_s
 from platform.cost_model.engines import ENGINES
 from platform.cost_model.engines.deepspeed import INSTRUCTIONS_S
+from platform.cost_model.engines.exchange import slowdown
 from platform.cost_model.links import Ring
 from platform.cost_model.memory import _activations
 from platform.cost_model.mesh import context_s, stages_of, vocabulary_s
@@ -104,6 +106,24 @@ def test_tensor_parallelism_costs_four_all_reduces_a_block_six_with_recomputatio
     ends_s = float(vocabulary_s(plain, hidden, hidden)[0])
     assert float(step_time(plain).tensor_s[0]) == pytest.approx(48 * 4 * float(each_s[0]) + ends_s)
     assert float(step_time(full).tensor_s[0]) == pytest.approx(48 * 6 * float(each_s[0]) + ends_s)
+
+
+@pytest.mark.parametrize("bandwidth", [1e9, 235e9, 1e15])
+def test_inputs_that_are_gathered_again_are_hidden_as_far_as_their_products_last(bandwidth: float) -> None:
+    """Checks two more gathers a block, which hide behind two products with two of the scatters."""
+    usual = point(Layout(engine="deepspeed", tp=8), cluster="8xA100", model=GPT_39B)
+    usual = changed(usual, sequence_parallel=1.0, intra_bandwidth=bandwidth)
+    again = changed(usual, gathers_again=1.0)
+    half_s = float(Ring.along(usual, "tp").all_reduce_s(np.array([2048 * 8192 * 2.0]))[0]) / 2
+    hidden_s = sum(
+        2 * min(half_s, float(matmul_s(usual, usual.tokens, np.array([width / 8]), np.array([8192.0]))[0]))
+        for width in (3 * 8192.0, 4 * 8192.0)
+    )
+    more_s = 48 * (2 * half_s - hidden_s * (1 - float(slowdown(usual, Ring.along(usual, "tp"))[0])))
+    assert float(step_time(again).tensor_s[0] - step_time(usual).tensor_s[0]) == pytest.approx(more_s, rel=1e-6)
+    assert float(step_time(changed(again, sequence_parallel=0.0)).tensor_s[0]) == pytest.approx(
+        float(step_time(changed(usual, sequence_parallel=0.0)).tensor_s[0])
+    )
 
 
 @pytest.mark.parametrize(

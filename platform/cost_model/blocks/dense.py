@@ -86,7 +86,11 @@ class DenseCosts:
         return np.zeros(())
 
     def tensor_s(self, c: Columns, boundary: Array, full: Mask) -> Array:
-        return mesh.tensor_s(c, boundary, full)
+        if not np.any(c.software.gathers_again):
+            return mesh.tensor_s(c, boundary, full)
+        inner = c.blocks["ffn"] / c.tp * (1 + c.blocks["gated"])
+        widths = ((c.attention_width + 2 * c.kv_width) / c.tp, inner)
+        return mesh.tensor_s(c, boundary, full, [matmul_s(c, c.tokens, width, c.hidden) for width in widths])
 
     def context_s(self, c: Columns, tokens: Array, full: Mask) -> Array:
         return mesh.context_s(c, tokens, full)
