@@ -13,11 +13,14 @@ _LOCAL, _GLOBAL = "sliding_attention", "full_attention"
 """Names in transformers' `layer_types` for blocks with a window and for blocks without."""
 
 
-def _size(config: Mapping[str, Any], default: int) -> int:
-    size = config.get("sliding_window", default) or 0
-    if type(size) is not int or not 0 <= size < 2**31:
+def _size(config: Mapping[str, Any], default: int, *, switch: str = "") -> int:
+    """Returns the stated window; 0 for none, or if the key `switch` does not turn it on."""
+    size, is_on = config.get("sliding_window", default or None), not switch or bool(config.get(switch))
+    if size is None:
+        return 0
+    if type(size) is not int or not is_on <= size < 2**31:  # transformers takes 0 for a window that hides all tokens
         raise ValueError(f"sliding_window must be a whole number of tokens above 0, or null, got {shortened(size)}")
-    return size
+    return size if is_on else 0
 
 
 def _whole_number(config: Mapping[str, Any], key: str, default: int, *, least: int) -> int:
@@ -62,9 +65,7 @@ class WindowByBlock(LlamaLike):
     """Whether transformers builds the window's mask, which needs a length, even if no block has the window."""
 
     def window(self, config: Mapping[str, Any], num_layers: int) -> SlidingWindow:
-        size = _size(config, self.default_window)
-        if self.switch and not config.get(self.switch, False):
-            size = 0
+        size = _size(config, self.default_window, switch=self.switch)
         kinds = config.get("layer_types")
         if kinds is None:
             first = _whole_number(config, "max_window_layers", 28, least=0)
