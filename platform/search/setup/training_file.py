@@ -3,13 +3,13 @@
 import argparse
 import dataclasses
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from platform.common.config_file import load_yaml
 from platform.common.errors import InputError
-from platform.common.quantities import whole_number
+from platform.common.quantities import length, whole_number
 from platform.search.setup.options import SearchOptions, StudyOptions
 from platform.study.folder import user_path
 from search_spaces import foreign
@@ -65,7 +65,8 @@ def _study_of(content: Mapping[str, Any], path: Path, typed: StudyOptions) -> St
     command, build = content.get("command"), content.get("build")
     if (command is None) == (build is None):
         raise ValueError("a training has either a command or a build")
-    numbers = {key: _number(content, key) for key in ("tokens_per_step", "seq_len")}
+    readers = {"tokens_per_step": whole_number(1), "seq_len": length}
+    numbers = {key: _number(content, key, read) for key, read in readers.items()}
     axes = {name: _texts(name, values) for name, values in _mapping(content, "axes").items()}
     words = _words(command) if command is not None else []
     variables = [f"{name}={_text(value)}" for name, value in _mapping(content, "environment").items()]
@@ -130,11 +131,11 @@ def _text(value: Any) -> str:
     raise ValueError(f"a value is a text, a number, true or false, got {shortened(value)}")
 
 
-def _number(content: Mapping[str, Any], key: str) -> int | None:
+def _number(content: Mapping[str, Any], key: str, read: Callable[[str], int]) -> int | None:
     if (value := content.get(key)) is None:
         return None
     try:
-        return whole_number(1)(_text(value))
+        return read(_text(value))
     except argparse.ArgumentTypeError as error:
         raise ValueError(f"{key} {error}") from error
 
