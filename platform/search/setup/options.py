@@ -99,7 +99,7 @@ class StudyOptions:
         read=length,
         metavar="N",
         group=_SUBJECT,
-        about="tokens of a sequence; 8k is 8,192",
+        about="tokens of a sequence",
     )
     step_line: str | None = option(
         None,
