@@ -57,6 +57,8 @@ def load(name_or_path: str) -> Space:
     if name_or_path in reference.names():
         return _of_ours(reference.load(name_or_path))
     path = expanded(name_or_path)
+    if (meant := hub.id_of_address(name_or_path)) and not path.exists():
+        raise ValueError(f"{name_or_path} is an address: the model's id on the hub is {meant}")
     if path.is_dir() and (path / "config.json").exists():
         path = path / "config.json"
     if path.suffix == ".py":
@@ -70,7 +72,10 @@ def load(name_or_path: str) -> Space:
         return space_of_config(config.path, config.remarks)
     if path.is_dir() or "/" in name_or_path:
         lacks = "has no config.json" if path.is_dir() else "is not there"
-        raise ValueError(f"{path} {lacks}: give a space's name (--list), a .py file or a model's config.json or folder")
+        raise ValueError(
+            f"{path} {lacks}: give a space's name (--list), a .py file, a model's config.json or folder, or its id on"
+            " the hub, OWNER/NAME"
+        )
     raise ValueError(
         f"unknown space {name_or_path!r}{spelling_hint(name_or_path.lower(), _REGISTRY)} (the spaces are"
         f" {', '.join(_REGISTRY)}; the path of a .py file or of a config.json names one too)"

@@ -31,6 +31,8 @@ _MOST_HASHED = 10 * 2**20
 FIRST_STEP_S = 900.0
 """Seconds that a command may take until its first step: imports, data and compilation."""
 _MOST_LAYOUTS = 100_000
+_LIKE_A_HOLE = re.compile(r"(?<!\{)\{\s*[A-Za-z_][\w.-]*\s*=[^{}\"]*\}")
+"""Single braces around a name and values, which only a hole has."""
 
 
 def holes_of(command: Sequence[str], environment: Sequence[str] = ()) -> dict[str, tuple[str, ...]]:
@@ -44,6 +46,10 @@ def holes_of(command: Sequence[str], environment: Sequence[str] = ()) -> dict[st
     values: dict[str, tuple[str, ...]] = {}
     named: list[str] = []
     for number, word in enumerate((*command, *environment)):
+        odd = next((match[0] for match in _LIKE_A_HOLE.finditer(word) if not any(holes_in(match[0]))), None)
+        if odd is not None:
+            raise ValueError(f"{odd} is no hole: a name has letters, digits and _, and = follows it, as in"
+                             f" {{stage=1,2}}; {{{odd}}} are the braces themselves")  # fmt: skip
         for match in holes_in(word):
             name, listed = match[1], match[2]
             named.append(name)
@@ -143,7 +149,7 @@ def micro_batches_of(values: Sequence[str]) -> tuple[int, ...]:
     """
     if wrong := [value for value in values if not value.isascii() or not value.isdecimal() or int(value) < 1]:
         raise ValueError(f"micro-batches are whole numbers of at least 1, got {shortened(wrong[0])}")
-    return tuple(sorted(map(int, values)))
+    return tuple(sorted(set(map(int, values))))
 
 
 def combinations_of(axes: Mapping[str, Sequence[str]], without: Sequence[str] = ()) -> Iterator[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from trainers.spec.codec import json_object
 
 _ID = re.compile(r"([A-Za-z0-9][\w.-]*/[\w-][\w.-]*(?<!\.py)(?<!\.json))(?:@([\w.-][\w./-]*))?")
+_ADDRESS = re.compile(r"(?:https?://)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)")
 _ROOT = Path(__file__).resolve().parents[__name__.count(".")]
 LONGEST_S = 15.0
 """Seconds allowed for the hub's answer; its library would retry for more than a minute."""
@@ -39,6 +40,12 @@ class HubConfig:
 def is_id(text: str) -> bool:
     """Returns whether `text` has the form of an id; a path may have it too."""
     return _ID.fullmatch(text) is not None
+
+
+def id_of_address(text: str) -> str:
+    """Returns the id in an address of a model's page on the hub; "" for other texts."""
+    match = _ADDRESS.match(text)
+    return match[1] if match and is_id(match[1]) else ""
 
 
 @functools.cache

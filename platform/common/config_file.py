@@ -11,7 +11,7 @@ of them: `no` does not become false, nor `1:30` a number.
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from platform.common.errors import InputError, one_line
 from trainers.records.plain_files import read_plain
@@ -28,21 +28,7 @@ def read_config(path: Path) -> dict[str, Value]:
     Raises:
         InputError: the file cannot be read or is not a mapping of options; the text names the file.
     """
-    import yaml  # imported here to save its time in calls without a file
-
-    class Loader(yaml.BaseLoader):
-        """Reads every scalar as text and refuses duplicate keys."""
-
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-            keys = [getattr(key, "value", "") for key, _ in node.value]
-            if twice := [str(key) for key in keys if keys.count(key) > 1]:
-                raise InputError(f"{path} gives {twice[0]} twice: keep one of them")
-            return super().construct_mapping(node, deep)
-
-    try:
-        content: Any = yaml.load(read_plain(path, links=True, most_bytes=_MOST_BYTES), Loader)
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"{path} is no YAML file: {one_line(str(error))}") from error
+    content = load_yaml(path)
     if not isinstance(content, dict):
         raise InputError(f"{path} must hold options as KEY: VALUE lines")
     read: dict[str, Value] = {}
@@ -52,6 +38,31 @@ def read_config(path: Path) -> dict[str, Value]:
             raise InputError(f"{path} gives {key} twice: keep one of them")
         read[key] = _value(value, f"{path}: {written}")
     return read
+
+
+def load_yaml(path: Path, *, typed: bool = False) -> Any:
+    """Returns the content of a YAML file: each scalar as it is written, or with YAML's type if `typed`.
+
+    Raises:
+        InputError: the file cannot be read, is no YAML, or gives a key twice.
+    """
+    import yaml  # imported here to save its time in calls without a file
+
+    class Loader(yaml.SafeLoader):
+        if not typed:  # only "<<", which copies another mapping's keys, keeps its meaning
+            yaml_implicit_resolvers: ClassVar = {"<": yaml.SafeLoader.yaml_implicit_resolvers["<"]}
+
+        def compose_mapping_node(self, anchor: Any) -> Any:
+            node: Any = super().compose_mapping_node(anchor)
+            keys = [getattr(key, "value", "") for key, _ in node.value]
+            if twice := [str(key) for key in keys if keys.count(key) > 1]:
+                raise InputError(f"{path} gives {twice[0]} twice: keep one of them")
+            return node
+
+    try:
+        return yaml.load(read_plain(path, links=True, most_bytes=_MOST_BYTES), Loader)
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"{path} is no YAML file: {one_line(str(error))}") from error
 
 
 def _value(value: Any, where: str) -> Value:

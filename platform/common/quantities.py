@@ -53,6 +53,16 @@ def whole_number(least: int) -> Callable[[str], int]:
     return read
 
 
+def length(text: str) -> int:
+    """Returns a sequence's number of tokens; 8k means 8,192, as in `--set seq_len=8k`.
+
+    Raises:
+        argparse.ArgumentTypeError: `text` is no whole number of at least 1.
+    """
+    kibi = re.fullmatch(r"(\d{1,12})k", text.strip(), re.IGNORECASE)
+    return whole_number(1)(text if kibi is None else str(int(kibi[1]) * 1024))
+
+
 def _above_zero(text: str, units: Mapping[str, float], requirement: str) -> float:
     value = _value(text, units)
     if value > 0 and math.isfinite(value):

@@ -243,6 +243,7 @@ def cluster_of(
     intra_gb_per_s = intra_gb_per_s or device.link_gb_per_s or 0.0
     usual_node = node or content["defaults"].get(device.name, "")
     entry = content["nodes"].get(usual_node, {})
+    priced = entry if node else {}  # sellers of a device differ
     stated = inter_gb_per_s or entry.get("inter_gb_per_s", UNKNOWN_LINK_GB_PER_S)
     # Hosts that share one link domain are one node here.
     domain = entry.get("link_domain", 0)
@@ -262,8 +263,8 @@ def cluster_of(
         inter_gb_per_s=stated * entry.get("inter_share", 0.75),
         inter_peak_gb_per_s=stated,
         inter_latency_s=entry.get("inter_latency_us", 60) * 1e-6,
-        price_per_device_hour=entry.get("price_per_device_hour"),
-        price_source=_price_source(entry),
+        price_per_device_hour=priced.get("price_per_device_hour"),
+        price_source=_price_source(priced),
         group_gb_per_s=_at_nodes(entry.get("group_gb_per_s", {}), num_nodes),
         inter_hop_s=entry["inter_hop_us"] * 1e-6 if "inter_hop_us" in entry else INTER_HOP_S,
         link_sigma=0.0 if inter_gb_per_s or entry else UNKNOWN_LINK_SIGMA,

@@ -4,11 +4,15 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from platform.cost_model.hardware import THIS_PROJECT, ClusterSpec
+from platform.cost_model.hardware import THIS_PROJECT, ClusterSpec, catalogue
 from platform.plan.offers import without_effect
 from platform.plan.plan_options import PlanOptions
 from search_spaces.space import Space
 
+SHARED_MEMORY = "shared_memory"
+"""Link of CPU cores, of which a node may have any number."""
+_MOST_CARDS = 16
+"""Largest number of devices of a node for which the catalogue has no node."""
 _BATCH_OF_ROWS = {"max_model": "of one micro-batch a device", "batch_rampup": "of each phase"}
 """Questions whose rows each have their own batch, with the text for it."""
 
@@ -84,7 +88,24 @@ class Assumptions:
         others = f"{self.recipe}, {self.cost}, software {software}"
         unused = f"{self.unused_gbps or 0:g} Gbit/s have no effect: there is one node, and no network between nodes"
         network = self.network if self.several_nodes else unused if self.unused_gbps else ""
-        return tuple(filter(None, (network, others, *self.kernels)))
+        return tuple(filter(None, (self.large_node, network, others, *self.kernels)))
+
+    @property
+    def large_node(self) -> str:
+        """Sentence on a node with more devices than nodes of the catalogue have; "" for others. Without a first count,
+        as in 64xH100, all devices are on one node.
+        """
+        cluster = self.cluster
+        usual = catalogue()["nodes"].get(cluster.usual_node, {}).get("devices_per_node", _MOST_CARDS)
+        count, device = cluster.devices_per_node, cluster.device
+        if count <= usual or device.link == SHARED_MEMORY:
+            return ""
+        nodes = -(-cluster.num_devices // usual)
+        named = f"a {cluster.usual_node} has {usual}" if cluster.usual_node else f"a node has {usual} at most"
+        return (
+            f"all {count} {device.name} of a node are taken to be linked by {device.link}, and {named}: --cluster"
+            f" {nodes}x{usual}x{device.name} are {nodes} nodes with a network between them"
+        )
 
     @property
     def kernels(self) -> tuple[str, ...]:

@@ -148,5 +148,6 @@ def _assumptions(
     for written, cluster in clusters.items():
         assumptions = Assumptions.of(options.alone(options.space[0], written), spaces[0], cluster)
         words = [assumptions.network] if assumptions.several_nodes else []
+        words += filter(None, [assumptions.large_node])
         console.print(f"{written}: {', '.join([*words, assumptions.cost])}", highlight=False)
     return answered

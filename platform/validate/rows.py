@@ -35,7 +35,10 @@ def read_rows(path: pathlib.Path) -> list[Row]:
         table = open_plain(path, links=True, most_bytes=_MOST_BYTES)
         with os.fdopen(table, newline="", encoding="utf-8-sig") as file:  # spreadsheets begin with a byte order mark
             reader = csv.DictReader(file)
-            rows = list(reader)
+            rows, wide = [], 0
+            for row in reader:
+                rows.append(row)
+                wide = wide or (None in row) * reader.line_num
             header = reader.fieldnames or ()
     except InputError as error:
         raise InputError(f"cannot read table: {error}") from None
@@ -53,7 +56,12 @@ def read_rows(path: pathlib.Path) -> list[Row]:
         raise InputError(
             f"table {path} lacks the columns {', '.join(missing)}; docs/reference/columns.md has the whole header"
         )
-    return [normalized({name: _cell(name, value) for name, value in row.items() if name is not None}) for row in rows]
+    if wide:
+        raise InputError(
+            f"line {wide} of table {path} has more cells than its header: put quotes around a cell with a comma, and"
+            " write decimals with a point"
+        )
+    return [normalized({name: _cell(name, value) for name, value in row.items()}) for row in rows]
 
 
 def _cell(name: str, value: str | None) -> str:

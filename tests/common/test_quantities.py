@@ -5,8 +5,9 @@ import argparse
 import pytest
 
 import platform.search.__main__ as search  # pyright takes `from platform import` for the standard module
+import search_spaces
 from platform.common.errors import InputError
-from platform.common.quantities import amount, duration, positive, whole_number
+from platform.common.quantities import amount, duration, length, positive, whole_number
 
 
 @pytest.mark.parametrize(
@@ -26,7 +27,7 @@ def test_durations(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "0", "-5", "ten", "5x", "nan", "inf", "1e999", "k", "1 0", "5mm", "٣x"])
-@pytest.mark.parametrize("read", [amount, duration, positive, whole_number(1)])
+@pytest.mark.parametrize("read", [amount, duration, positive, whole_number(1), length])
 def test_what_is_none_is_refused(read: type, text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="must be a"):
         read(text)
@@ -40,6 +41,13 @@ def test_whole_numbers() -> None:
         whole_number(2)("1")
     with pytest.raises(argparse.ArgumentTypeError, match="whole number"):
         whole_number(1)("1.5")
+
+
+@pytest.mark.parametrize("text", ["8k", "8K", "8192", "2000"])
+def test_a_length_means_the_same_wherever_it_is_set(text: str) -> None:
+    command = ["--tokens-per-step", "1000000", "--seq-len", text, "--", "train", "{micro_batch=1}"]
+    stated = search_spaces.load("llama3_8b").with_changes([f"seq_len={text}"]).recipe.seq_len
+    assert search.parse(command).study.seq_len == length(text) == stated
 
 
 def test_a_search_takes_natural_units_and_the_older_spelling() -> None:

@@ -33,7 +33,7 @@ OTHER: dict[str, Any] = {
 """Another value of the keys whose kind does not give one."""
 LLAMA = {
     "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "vocab_size": 9,
+    "num_key_value_heads": 2, "vocab_size": 9, "intermediate_size": 96,
 }  # fmt: skip
 GENERAL = set(PreTrainedConfig().to_dict())
 LENGTH = 12

@@ -61,6 +61,35 @@ def test_one_node_has_no_network_between_nodes(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize(
+    ("cluster", "sentence"),
+    [
+        ("64xH100", "all 64 H100-SXM of a node are taken to be linked by nvlink4, and a dgx-h100 has 8: --cluster"
+                    " 8x8xH100-SXM are 8 nodes"),
+        ("2x20xL40S", "all 20 L40S of a node are taken to be linked by pcie4, and a node has 16 at most: --cluster"
+                      " 3x16xL40S are 3 nodes"),
+        ("8xH100", ""),
+        ("10xL40S", ""),
+        ("dgx-2", ""),
+        ("64xCPU-core", ""),
+    ],
+)  # fmt: skip
+def test_a_node_that_is_larger_than_any_stands_in_the_header(
+    capsys: pytest.CaptureFixture[str], cluster: str, sentence: str
+) -> None:
+    shown = _shown(capsys, "--cluster", cluster)
+    assert sentence in shown and ("are taken to be linked" in shown) == bool(sentence)
+
+
+def test_it_stands_in_a_comparison_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "a dgx-h100 has 8: --cluster 2x8xH100-SXM" in _shown(capsys, "--cluster", "8xB200", "--cluster", "16xH100")
+
+
+@pytest.mark.parametrize("cluster", ["8xV100", "8xH100", "2x8xV100-16GB"])
+def test_a_device_by_itself_has_no_price(capsys: pytest.CaptureFixture[str], cluster: str) -> None:
+    assert "no price known" in _shown(capsys, "--cluster", cluster)
+
+
+@pytest.mark.parametrize(
     ("question", "batch"),
     [(("--max-model", "--gpus", "1"), "of one micro-batch a device"), (("--batch-rampup", "8,16"), "of each phase")],
 )

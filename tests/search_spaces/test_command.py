@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from platform.searchers.guidance.pruning import FALLING, LIGHTER
 from platform.searchers.guided import Guided
 from platform.searchers.problem import Problem
-from search_spaces.command import holes_of, space_of_command
+from search_spaces.command import holes_of, micro_batches_of, space_of_command
 from search_spaces.space import Space
 from tests.samples import measurement
 from trainers.records.measurement import Outcome
@@ -68,6 +68,8 @@ BRACES = {
     "{level=7}{level}-{x": "77-{x",
     "}}": "}}",
     "${{HOME}}": "${HOME}",
+    '{"env": "A=1"} {% set a = 1 %} {x:=>9}': '{"env": "A=1"} {% set a = 1 %} {x:=>9}',
+    "{{zero-stage = 1}}": "{zero-stage = 1}",
     "": "",
 }
 """Words of a command, and what the program gets."""
@@ -202,6 +204,8 @@ BAD: dict[tuple[str, ...], str] = {
     ("{micro_batch=1}", "{gpus=2}"): "hole {gpus} is the devices of a node and takes no values",
     ("{micro_batch=1}", "{node_rank=0}"): "hole {node_rank} is the number of a node and takes no values",
     ("{micro_batch=1}", "--x={x=a,}"): "an empty value of {x} leaves its word out",
+    ("{micro_batch=1}", "{stage = 1,2}"): "{stage = 1,2} is no hole: a name has letters, digits and _, and = follows",
+    ("{micro_batch=1}", "--x={zero-stage=1,2}"): "{{zero-stage=1,2}} are the braces themselves",
 }
 
 
@@ -210,6 +214,10 @@ def test_holes_that_mean_nothing_are_refused(command: tuple[str, ...]) -> None:
     with pytest.raises(ValueError) as refused:
         holes_of(command)
     assert BAD[command] in str(refused.value)
+
+
+def test_a_micro_batch_that_is_written_in_two_ways_is_one() -> None:
+    assert micro_batches_of(["2", "01", "1"]) == (1, 2)
 
 
 def test_lengths_and_patterns_that_fit_nothing_are_refused(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from platform.cost_model.features import from_points
 from platform.cost_model.hardware import find_cluster
 from platform.cost_model.predict import predict
 from trainers.spec import architectures
+from trainers.spec.architectures import architecture_of
 from trainers.spec.batch import BatchPoint
 from trainers.spec.model import ModelSpec
 
@@ -149,6 +150,9 @@ def test_another_mixture_of_experts_is_refused_by_its_key(kind: str, tmp_path: P
         ("qwen2", "dual_chunk_attention_config", {"chunk_size": 9}, "dual_chunk_attention_config of .* take the key"),
         ("qwen2", "layer_types", ["sliding_attention"], "layer_types must name"),
         ("mistral", "sliding_window", "wide", "sliding_window must be a whole number"),
+        ("mistral", "sliding_window", 0, "sliding_window must be a whole number of tokens above 0, or null, got 0"),
+        ("phi3", "sliding_window", 0, "sliding_window must be a whole number of tokens above 0, or null, got 0"),
+        ("olmo3", "sliding_window", 0, "sliding_window must be a whole number of tokens above 0, or null, got 0"),
         ("llama", "num_experts", 128, "num_experts of .* is 128: this project trains experts in models of gpt_oss"),
         ("mixtral", "num_experts_per_tok", 9, r"a token takes 1 or more \(num_experts_per_tok\), got 9 of 8"),
         ("mixtral", "num_experts_per_tok", 0, r"at least 1 for experts_per_token \(num_experts_per_tok\), got 0"),
@@ -177,6 +181,23 @@ def test_what_cannot_be_trained_is_refused_by_its_key(
     with pytest.raises(ValueError, match=sentence) as raised:
         search_spaces.load(str(path))
     assert key in str(raised.value) and "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("family", architectures.names())
+def test_a_width_that_is_not_stated_is_transformers_own_or_asked_for(family: str) -> None:
+    """Checks every family without the width of its feed-forward block, which most classes set to a large constant."""
+    config: dict[str, Any] = {**config_of(family).to_dict(), "model_type": family}
+    (key, *_) = architecture_of(family).config_keys.get("ffn_size", ("intermediate_size",))
+    config.pop(key, None)
+    try:
+        spec = ModelSpec.from_config(config, name="mine")
+    except ValueError as error:
+        assert f"lacks ffn_size ({key})" in str(error)
+        return
+    with torch.device("meta"):
+        settings = {name: value for name, value in config.items() if name != "model_type"}
+        model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[family](**settings))
+    assert spec.num_parameters == sum(parameter.numel() for parameter in model.parameters())
 
 
 def test_bloom_that_multiplies_by_parts_is_refused() -> None:

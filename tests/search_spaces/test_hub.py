@@ -48,6 +48,12 @@ def test_the_config_alone_is_fetched_and_its_commit_is_told(server: Hub, monkeyp
     assert server.requests == [] and search_spaces.pinned(pinned) == pinned
 
 
+@pytest.mark.parametrize("address", ["https://huggingface.co/acme/open", "hf.co/acme/open/blob/main/config.json"])
+def test_an_address_is_answered_by_its_id(address: str) -> None:
+    with pytest.raises(ValueError, match=r"is an address: the model's id on the hub is acme/open$"):
+        search_spaces.load(address)
+
+
 def test_a_file_or_folder_of_the_name_comes_first(server: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "acme/open").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)

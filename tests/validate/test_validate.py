@@ -21,7 +21,7 @@ from platform.cost_model.predict import predict
 from platform.validate.__main__ import main
 from platform.validate.evaluation import merged, score_table
 from platform.validate.published_run import PublishedRun, interpret
-from platform.validate.rows import read_rows
+from platform.validate.rows import NEEDED, read_rows
 from platform.validate.validation import validate
 from tests.cost_model.points import PRINTED_ROW, TABLES
 
@@ -308,6 +308,7 @@ def test_a_printed_peak_is_compared_by_what_it_counts(tmp_path: Path) -> None:
         ("model;layers\ngpt2;12\n", "parts its columns by ';': save it with commas"),
         ("model\tlayers\ngpt2\t12\n", r"parts its columns by '\t': save it with commas"),
         ("model,tp,tp\nx,1,2\n", "has the columns tp more than once"),
+        (f"{','.join(NEEDED)}\n{',' * (len(NEEDED) - 1)}\n{'1,' * len(NEEDED)}5\n", "line 3 of table"),
     ],
 )
 def test_bad_tables_are_one_sentence_and_exit_2(

@@ -81,6 +81,8 @@ def read_footer(path: Path) -> Footer:
         column = next((name for name in COLUMNS if name in schema.names), None)
         if column is None:
             raise ValueError(f"{path} has no column {' or '.join(COLUMNS)}; its columns are {', '.join(schema.names)}")
+        if schema.names.count(column) > 1:
+            raise ValueError(f"{path} has {schema.names.count(column)} columns {column}: rename all but one of them")
         kind = schema.field(column).type
         while is_list(kind):
             kind = kind.value_type

@@ -157,7 +157,8 @@ def fields_of(config: Mapping[str, Any], family: Architecture, name: str) -> dic
         stated = (source[key] for source in (config, defaults) for key in spellings if source.get(key) is not None)
         if (value := next(stated, None)) is not None:
             values[field] = value
-    missing = [f"{field} ({' or '.join(keys[field])})" for field in _NEEDED if field not in values]
+    needed = (*_NEEDED, *(() if _has_usual_ffn(family) else ("ffn_size",)))
+    missing = [f"{field} ({' or '.join(keys[field])})" for field in needed if field not in values]
     if missing:
         raise ValueError(f"the configuration of {name} lacks {', '.join(missing)}")
     _check_types(values, keys, name)
@@ -169,6 +170,12 @@ def fields_of(config: Mapping[str, Any], family: Architecture, name: str) -> dic
     except ValueError as error:
         raise ValueError(f"the configuration of {name} cannot be trained: {error}") from None
     return {**values, "window": window.size, "window_layers": window.num_layers}
+
+
+def _has_usual_ffn(family: Architecture) -> bool:
+    """Returns whether a feed-forward block whose width is not stated has 4 x hidden_size."""
+    (key, *_) = family.config_keys.get("ffn_size", ("",))
+    return not key or family.config_defaults.get(key, 0) is None
 
 
 def _check_types(values: Mapping[str, Any], keys: Mapping[str, tuple[str, ...]], name: str) -> None:

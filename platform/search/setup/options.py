@@ -13,7 +13,7 @@ import search_spaces
 from platform.cluster.waiting import WAIT_S
 from platform.common.errors import InputError
 from platform.common.options import address_field, argument, config_field, json_field, option, setting
-from platform.common.quantities import amount, duration, positive, whole_number
+from platform.common.quantities import amount, duration, length, positive, whole_number
 from platform.study.bucket import is_address
 from platform.study.folder import is_path, located, studies_field, user_path
 from platform.tracking.wandb_option import wandb_field
@@ -96,7 +96,7 @@ class StudyOptions:
     )
     seq_len: int | None = option(
         None,
-        read=whole_number(1),
+        read=length,
         metavar="N",
         group=_SUBJECT,
         about="tokens of a sequence, with --build or a command",

@@ -1,12 +1,15 @@
 """A user's own training in a YAML file: a command or a function, with its axes and excluded combinations."""
 
+import argparse
 import dataclasses
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from platform.common.config_file import load_yaml
 from platform.common.errors import InputError
+from platform.common.quantities import length, whole_number
 from platform.search.setup.options import SearchOptions, StudyOptions
 from platform.study.folder import user_path
 from search_spaces import foreign
@@ -44,17 +47,11 @@ def with_training_file(options: SearchOptions) -> SearchOptions:
 
 
 def _read(path: Path) -> Mapping[str, Any]:
-    import yaml
-
-    try:
-        content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"it cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"it is no YAML: {' '.join(str(error).split())}") from error
+    """Returns the file's content. A command gets its words as they are written, a function values of YAML's types."""
+    content = load_yaml(path)
     if not isinstance(content, Mapping):
-        raise ValueError(f"a training is a mapping with {', '.join(_KEYS)}, got {type(content).__name__}")
-    return content  # type: ignore[reportUnknownVariableType]
+        raise ValueError(f"a training is a mapping with {', '.join(_KEYS)}, got {shortened(content)}")
+    return load_yaml(path, typed=True) if "build" in content else content
 
 
 def _check_keys(content: Mapping[str, Any], path: Path) -> None:
@@ -68,7 +65,8 @@ def _study_of(content: Mapping[str, Any], path: Path, typed: StudyOptions) -> St
     command, build = content.get("command"), content.get("build")
     if (command is None) == (build is None):
         raise ValueError("a training has either a command or a build")
-    numbers = {key: _number(content, key) for key in ("tokens_per_step", "seq_len")}
+    readers = {"tokens_per_step": whole_number(1), "seq_len": length}
+    numbers = {key: _number(content, key, read) for key, read in readers.items()}
     axes = {name: _texts(name, values) for name, values in _mapping(content, "axes").items()}
     words = _words(command) if command is not None else []
     variables = [f"{name}={_text(value)}" for name, value in _mapping(content, "environment").items()]
@@ -133,11 +131,13 @@ def _text(value: Any) -> str:
     raise ValueError(f"a value is a text, a number, true or false, got {shortened(value)}")
 
 
-def _number(content: Mapping[str, Any], key: str) -> int | None:
-    value = content.get(key)
-    if value is None or (type(value) is int and value > 0):
-        return value
-    raise ValueError(f"{key} is a whole number of at least 1, got {shortened(value)}")
+def _number(content: Mapping[str, Any], key: str, read: Callable[[str], int]) -> int | None:
+    if (value := content.get(key)) is None:
+        return None
+    try:
+        return read(_text(value))
+    except argparse.ArgumentTypeError as error:
+        raise ValueError(f"{key} {error}") from error
 
 
 def _without(content: Mapping[str, Any], axes: Mapping[str, Sequence[str]]) -> Iterator[str]:

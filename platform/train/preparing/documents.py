@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import sys
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,9 @@ from platform.common.errors import InputError, one_line
 from platform.common.places import InputPath, input_path
 from platform.train.preparing import raw_ids, tables
 from platform.train.preparing.chats import ChatEncoder, ChatError, ChatSettings, messages_of, tools_of
-from platform.train.preparing.inputs import MAX_DOCUMENT_BYTES, Piece, separator_in, too_long
+from platform.train.preparing.inputs import Piece, separator_in, too_long
 from platform.train.preparing.megatron_pairs import Pair
-from platform.train.preparing.opening import Opened, suffix_of
+from platform.train.preparing.opening import MAX_DOCUMENT_BYTES, Opened, suffix_of
 from platform.train.preparing.raw_ids import RawType
 from platform.train.preparing.skipping import CUT, LEFT_OUT, BadDocument, Skipped
 from platform.train.preparing.tokenizer import Encode
@@ -66,9 +66,9 @@ def documents(
             case "parquet ids":
                 yield from _ids(piece, path)
             case "parquet text":
-                yield from _encoded(_sized(_parquet_rows(piece, path), piece, path, skipped), encode)
+                yield from _encoded(_sized(_parquet_rows(piece, path, skipped), path, skipped), encode)
             case "arrow text" | "csv text":
-                yield from _encoded(_sized(_table_rows(piece, path), piece, path, skipped), encode)
+                yield from _encoded(_sized(_table_rows(piece, path, skipped), path, skipped), encode)
             case "arrow ids":
                 with tables.arrow_batches(path) as (_, batches):
                     for batch in batches:
@@ -258,7 +258,19 @@ def _line_of(piece: Piece, begin: int) -> str:
     return f"line {number} of {piece.file.path}"
 
 
-def _parquet_rows(piece: Piece, path: InputPath) -> Generator[tuple[str | None, float]]:
+def _texts_of(column: pa.Array, path: InputPath, skipped: Skipped) -> Iterator[str | None]:
+    """Yields the texts of a column; None for one that is skipped, because its bytes are no UTF-8 (writers of Parquet
+    and Arrow do not check them).
+    """
+    for scalar in column:
+        try:
+            yield scalar.as_py()
+        except UnicodeDecodeError:
+            skipped.add(BadDocument(f"a row of {path} is no UTF-8 text", "no UTF-8 text"))
+            yield None
+
+
+def _parquet_rows(piece: Piece, path: InputPath, skipped: Skipped) -> Generator[tuple[str | None, float]]:
     """Yields each row's text with its share of the piece's bytes."""
     with tables.parquet(path) as parquet:
         groups = list(range(piece.begin, piece.end))
@@ -267,25 +279,23 @@ def _parquet_rows(piece: Piece, path: InputPath) -> Generator[tuple[str | None, 
         for batch in parquet.iter_batches(
             _BATCH_ROWS, row_groups=groups, columns=[piece.file.column], use_threads=False
         ):
-            for text in batch.column(0).to_pylist():
+            for text in _texts_of(batch.column(0), path, skipped):
                 yield text, share
 
 
-def _table_rows(piece: Piece, path: InputPath) -> Generator[tuple[str | None, float]]:
+def _table_rows(piece: Piece, path: InputPath, skipped: Skipped) -> Generator[tuple[str | None, float]]:
     file = piece.file
     if file.kind == "csv text":
-        for text in tables.csv_texts(path, suffix_of(path)[0], file.compression, file.column):
+        for text in tables.csv_texts(path, suffix_of(path)[0], file.compression, file.column, skipped):
             yield text, len(text)
         return
     with tables.arrow_batches(path) as (_, batches):
         for batch in batches:
-            for text in batch[file.column].to_pylist():
+            for text in _texts_of(batch[file.column], path, skipped):
                 yield text, len(text or "")
 
 
-def _sized(
-    rows: Iterable[tuple[str | None, float]], piece: Piece, path: InputPath, skipped: Skipped
-) -> Generator[_Text]:
+def _sized(rows: Iterable[tuple[str | None, float]], path: InputPath, skipped: Skipped) -> Generator[_Text]:
     """Yields the rows' texts ("" for one that is too long), each with the whole bytes accumulated so far."""
     row_bytes = 0.0
     for text, size in rows:

@@ -18,7 +18,7 @@ from platform.common.text import plural
 from platform.study.folder import real_path, user_path
 from platform.train.preparing import megatron_pairs, raw_ids, tables
 from platform.train.preparing.folders import SUFFIX_WORDS, data_files, kind_of
-from platform.train.preparing.opening import Opened, check_text, suffix_of
+from platform.train.preparing.opening import MAX_DOCUMENT_BYTES, Opened, check_text, suffix_of
 from platform.train.preparing.raw_ids import RawType
 from trainers.data.footer import COLUMNS, MARKS, is_list
 from trainers.records.plain_files import open_plain
@@ -29,8 +29,6 @@ Kind = Literal[
 IDS: tuple[Kind, ...] = ("parquet ids", "arrow ids", "megatron", "raw ids")
 """Kinds of files that already hold token ids."""
 
-MAX_DOCUMENT_BYTES = 32 * 2**20
-"""Largest document in bytes of its file. A document is held in memory as a whole, as text and as tokens."""
 _BLOCK_BYTES = 2**20
 _MOST_NAMED = 5
 
@@ -191,7 +189,9 @@ def _described(path: InputPath, text_key: str, raw: RawType | None) -> InputFile
         check_text(path, compression, kind)
         if kind == "csv":
             columns = tables.csv_columns(path, suffix, compression)
-            if text_key not in columns:
+            if (count := columns.count(text_key)) > 1:
+                raise InputError(f"{path} has {count} columns {text_key}: rename all but the one with the text")
+            if not count:
                 named = ", ".join(columns)
                 raise InputError(f"{path} has no column {text_key}, its columns are {named}: --text-key names another")
             return dataclasses.replace(text_file, kind="csv text", column=text_key)
@@ -220,6 +220,9 @@ def _of_bare_ids(file: InputFile, path: InputPath, raw: RawType | None) -> Input
 
 def _with_column(file: InputFile, schema: pa.Schema, text_key: str) -> InputFile:
     path = file.path
+    for name in (text_key, *COLUMNS):
+        if (count := schema.names.count(name)) > 1:
+            raise InputError(f"{path} has {count} columns {name}: rename all but one of them")
     if text_key in schema.names:
         kind = schema.field(text_key).type
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind

@@ -11,7 +11,10 @@ from platform.common.places import InputPath
 
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
 """Compression by suffix, as named in pyarrow."""
+MAX_DOCUMENT_BYTES = 32 * 2**20
+"""Largest document in bytes of its file. A document is held in memory as a whole, as text and as tokens."""
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+_UTF_32 = (b"\xff\xfe\0\0", b"\0\0\xfe\xff")
 _HEAD_BYTES = 4096
 
 
@@ -69,7 +72,8 @@ def check_text(path: InputPath, compression: str, kind: str) -> None:
     with Opened(path, compression) as file:
         head = file.read(_HEAD_BYTES)
     if head.startswith(_UTF_16) or (len(head) > 3 and head[1:4:2] == b"\0\0") or (head[:4:2] == b"\0\0"):
-        raise InputError(f"{path} is UTF-16 text, and UTF-8 is read: iconv -f UTF-16 -t UTF-8 {path} makes it")
+        kind = "UTF-32" if head.startswith(_UTF_32) else "UTF-16"
+        raise InputError(f"{path} is {kind} text, and UTF-8 is read: iconv -f {kind} -t UTF-8 {path} makes it")
     if kind != "json lines":
         return
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()

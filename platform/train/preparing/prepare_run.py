@@ -142,6 +142,8 @@ def _tokenizer(request: PrepareRequest, files: Sequence[InputFile]) -> tuple[Tok
         tokenizer = load(request.tokenizer or BYTES, with_end=request.with_end)
         if request.chat is not None:
             tokenizer = _of_chats(request, files, tokenizer)
+        elif tokenizer.source and request.with_end and tokenizer.end_of_document is None:
+            print_line(f"The tokenizer in {tokenizer.source} has no end-of-sequence token: no token ends a document.")
         return tokenizer, tokenizer.id_type
     if request.chat is not None:
         raise InputError(f"--chat reads JSON lines, {ids[0].path} holds token ids: leave it out")

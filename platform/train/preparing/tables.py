@@ -1,69 +1,94 @@
 """Reads rows of CSV, Parquet and Arrow files, such as those of a folder that `datasets` saved."""
 
 import contextlib
+import csv
+import io
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
 from platform.common.errors import InputError, one_line
 from platform.common.places import InputPath, RemotePath
+from platform.train.preparing.opening import MAX_DOCUMENT_BYTES, Opened
+from platform.train.preparing.skipping import BadDocument, Skipped
 from trainers.data.footer import open_parquet
 
+if TYPE_CHECKING:
+    import _csv
+
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
-_BLOCK_BYTES = 2**23
-"""Bytes of a CSV file that are parsed at once, and so the largest possible row."""
 
 
 def csv_columns(path: InputPath, suffix: str, compression: str) -> list[str]:
-    """Returns the names of the columns.
+    """Returns the names of the columns; none if the file is empty.
 
     Raises:
-        InputError: the file is not CSV.
+        BadDocument: the first row is no row of CSV, or is no UTF-8.
+        OSError: the file cannot be read.
     """
-    with _csv(path, suffix, compression, None) as reader:
-        return list(reader.schema.names)
+    with _csv_rows(path, suffix, compression) as rows:
+        return _next(rows, path, None, Skipped(lambda: False)) or []
 
 
-def csv_texts(path: InputPath, suffix: str, compression: str, column: str) -> Iterator[str]:
-    """Yields the column's texts.
+def csv_texts(path: InputPath, suffix: str, compression: str, column: str, skipped: Skipped) -> Iterator[str]:
+    """Yields the column's texts; "" for a row that is skipped.
 
     Raises:
-        InputError: a row has more or fewer cells than the first, or is too long.
+        BadDocument: a row has other cells than the titles, is quoted in another way than CSV, or is no UTF-8.
+        OSError: the file cannot be read.
     """
-    with _csv(path, suffix, compression, column) as reader:
-        try:
-            for batch in reader:
-                yield from batch.column(0).to_pylist()
-        except pa.ArrowInvalid as error:
-            raise InputError(
-                f"{path} is no CSV of equal rows below {_BLOCK_BYTES / 2**20:.0f} MiB: {one_line(error)}"
-            ) from error
+    with _csv_rows(path, suffix, compression) as rows:
+        titles = next(rows)
+        place, num_cells = titles.index(column), len(titles)
+        while (cells := _next(rows, path, num_cells, skipped)) is not None:
+            if cells:
+                yield cells[place]
+
+
+def _next(rows: "_csv.Reader", path: InputPath, num_cells: int | None, skipped: Skipped) -> list[str] | None:
+    """Returns the next row, which must have `num_cells`, if given; empty for a blank line or a row that is skipped;
+    None at the end.
+    """
+    first = rows.line_num + 1
+    try:
+        if not (cells := next(rows, None)) or len(cells) == (num_cells or len(cells)):
+            "".join(cells or ()).encode()
+            return cells
+        bad = BadDocument(f"line {first} of {path} has {len(cells)} cells, the titles are {num_cells}", "other cells")
+    except csv.Error as error:
+        rule = "a cell that begins with a quote ends with one, and a quote inside it is doubled"
+        reason = str(error).replace("\t", r"\t")
+        bad = BadDocument(f"line {first} of {path} is no row of CSV: {reason}; {rule}", "no row of CSV")
+    except UnicodeEncodeError:
+        bad = BadDocument(f"line {first} of {path} is no UTF-8 text", "no UTF-8 text")
+    skipped.add(bad)
+    return []
+
+
+class _Decompressed(io.RawIOBase):
+    def __init__(self, opened: Opened) -> None:
+        self._opened = opened
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        read = self._opened.read(len(buffer))
+        buffer[: len(read)] = read
+        return len(read)
 
 
 @contextlib.contextmanager
-def _csv(
-    path: InputPath, suffix: str, compression: str, column: str | None
-) -> Generator[pyarrow.csv.CSVStreamingReader]:
-    convert = pyarrow.csv.ConvertOptions(strings_can_be_null=False)
-    if column is not None:
-        convert = pyarrow.csv.ConvertOptions(
-            include_columns=[column], column_types={column: pa.string()}, strings_can_be_null=False
-        )
-    with path.open("rb") as file:
-        stream = pa.PythonFile(file, mode="r")
-        try:
-            yield pyarrow.csv.open_csv(
-                pa.CompressedInputStream(stream, compression) if compression else stream,
-                read_options=pyarrow.csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES),
-                parse_options=pyarrow.csv.ParseOptions(delimiter=_DELIMITERS[suffix], newlines_in_values=True),
-                convert_options=convert,
-            )
-        except pa.ArrowInvalid as error:
-            raise InputError(f"{path} is no CSV with titles in its first row: {one_line(error)}") from error
+def _csv_rows(path: InputPath, suffix: str, compression: str) -> Generator["_csv.Reader"]:
+    csv.field_size_limit(MAX_DOCUMENT_BYTES)
+    with Opened(path, compression) as opened:
+        # A byte that is no UTF-8 becomes half of a surrogate pair, which no other text holds.
+        text = io.TextIOWrapper(io.BufferedReader(_Decompressed(opened)), "utf-8-sig", "surrogateescape", newline="")
+        yield csv.reader(text, delimiter=_DELIMITERS[suffix], strict=True)
 
 
 @contextlib.contextmanager

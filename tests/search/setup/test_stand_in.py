@@ -223,7 +223,7 @@ def test_a_study_keeps_its_model_and_what_it_means() -> None:
 
 
 BAD = {
-    ("model: config.json", "model: 3"): "model is the path of a config.json or an id of the hub, got 3",
+    ("model: config.json", "model: [3]"): "model is the path of a config.json or an id of the hub, got ['3']",
     ("model: config.json", "model: none.json"): "none.json cannot be read: there is no such file",
     ("model: config.json", "model: train.py"): "model is a config.json or an id of the hub, got ",
     ("model: config.json", ""): "means says what values mean for a model: add model, the path of its config.json",

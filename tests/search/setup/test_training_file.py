@@ -14,7 +14,7 @@ from tests.search.setup.test_stand_in import CONFIG
 from tests.whole_searches.own_page import PAGE
 from trainers.spec.batch import values_of
 from trainers.spec.codec import to_json
-from trainers.spec.workload import flags_of
+from trainers.spec.workload import flags_of, value_of
 
 FILE = """
 command: torchrun --nproc-per-node {gpus} train.py --batch {micro_batch} --accum {grad_accum} {ckpt} --fsdp={fsdp}
@@ -94,6 +94,40 @@ def test_a_function_in_a_file() -> None:
     assert [(c.layout.label, c.micro_batches) for c in candidates] == [("width=1", (4,)), ("width=2", (4,))]
 
 
+def test_a_command_gets_its_values_as_they_are_written() -> None:
+    """Checks words that YAML would turn into other ones: switches, octal and sexagesimal numbers, trailing zeros."""
+    words = ["on", "No", "True", "null", "010", "0x1F", "1:30", "1.10", "1_000", "1e-05", "2026-01-02", "~"]
+    Path("run.yaml").write_text(
+        "environment: {MODE: off}\n"
+        "command: train {micro_batch} {mode}\n"
+        f"axes: {{micro_batch: 2, mode: [{', '.join(words)}]}}\n"
+        "without: [{mode: 010}]\n"
+        "tokens_per_step: 64\n"
+        "seq_len: 16\n"
+    )
+    space = read_request(parse(["run.yaml"])).space
+    candidates, _ = space.candidates(1)
+    values = [flags_of(candidate.layout.flags)["mode"] for candidate in candidates]
+    assert values == [word for word in words if word != "010"]
+    assert space.recipe.workload is not None and space.recipe.workload.variables() == {"MODE": "off"}
+
+
+def test_a_function_gets_values_of_yaml_s_types() -> None:
+    Path("run.yaml").write_text(
+        "{build: own.py:build, axes: {fused: [True, False], rate: [.5]}, folder: project, tokens_per_step: 64}"
+    )
+    candidates, _ = read_request(parse(["run.yaml"])).space.candidates(1)
+    values = [{name: value_of(text) for name, text in flags_of(c.layout.flags).items()} for c in candidates]
+    assert values == [{"fused": True, "rate": 0.5}, {"fused": False, "rate": 0.5}]
+
+
+def test_a_mapping_may_be_copied_into_another() -> None:
+    copied = FILE.replace("environment: {", "environment: {<<: &all {ALL: 1}, ")
+    Path("run.yaml").write_text(copied)
+    workload = read_request(parse(["run.yaml"])).space.recipe.workload
+    assert workload is not None and workload.variables()["ALL"] == "1"
+
+
 def test_a_space_file_may_be_of_a_command() -> None:
     Path("own_space.py").write_text(
         "from pathlib import Path\n"
@@ -108,17 +142,18 @@ def test_a_space_file_may_be_of_a_command() -> None:
 
 
 BAD = {
-    "[": "it is no YAML: while parsing",
+    "[": "is no YAML file: while parsing",
+    "{axes: {a: 1}, axes: {b: 1}}": "gives axes twice: keep one of them",
     "- 1": "a training is a mapping with command, build, axes",
     "{command: a, cmd: b}": "it has an unknown key cmd: there are command, build, axes",
     "{axes: {a: 1}}": "a training has either a command or a build",
     "{command: a, build: b}": "a training has either a command or a build",
-    "{command: 3}": "a command is a text or a list of words, got 3",
+    "{command: {a: 3}}": "a command is a text or a list of words, got {",
     "{command: 'a {micro_batch}', axes: {micro_batch: 1, width: 1}}": "axis width has no hole in the command",
     "{command: a, axes: [1]}": "axes is a mapping of names",
     "{command: 'a {b}', axes: {b: ['x,y']}}": "a value of axis b has no comma and no brace, got 'x,y'",
-    "{command: 'a {b}', axes: {b: [[1]]}}": "a value is a text, a number, true or false, got [1]",
-    "{command: a, tokens_per_step: many}": "tokens_per_step is a whole number of at least 1, got 'many'",
+    "{command: 'a {b}', axes: {b: [[1]]}}": "a value is a text, a number, true or false, got ['1']",
+    "{command: a, tokens_per_step: many}": "tokens_per_step must be a whole number of at least 1, as in 2000, ",
     "{command: 'a {b}', axes: {b: 1}, without: {b: 1}}": "without is a list of combinations",
     "{command: 'a {b}', axes: {b: 1}, without: [{c: 1}]}": "without names c, which is no axis of flags: b",
     "{command: 'a {b}', axes: {b: 1}, without: [{b: 2}]}": "without names the value '2', which axis b does not have",
@@ -130,13 +165,13 @@ def test_a_file_that_means_nothing_is_refused(text: str, capsys: pytest.CaptureF
     Path("run.yaml").write_text(text)
     assert main(["run.yaml", "--tokens-per-step", "64", "--seq-len", "16"]) == 2
     error = capsys.readouterr().err
-    assert BAD[text] in error and "run.yaml: " in error and error.count("\n") == 1
+    assert BAD[text] in error and "run.yaml" in error and error.count("\n") == 1
 
 
 def test_what_stands_twice_or_not_at_all_is_refused() -> None:
     with pytest.raises(InputError, match="name two trainings: leave out one"):
         parse(["run.yaml", "--", "python", "train.py"])
-    with pytest.raises(InputError, match=r"none\.yaml: it cannot be read: No such file or directory"):
+    with pytest.raises(InputError, match=r"none\.yaml cannot be read: there is no such file"):
         parse(["none.yaml"])
     Path("run.yaml").write_text(
         FILE.replace("fsdp: [grad, true]", "fsdp: [full, grad, true]").replace('ckpt: ""}', "}")

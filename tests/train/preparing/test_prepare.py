@@ -155,7 +155,7 @@ def test_what_it_writes_is_what_is_trained_on(run: Run, tmp_path: Path) -> None:
     assert first_segments.tolist() == [n for n, size in enumerate(lengths) for _ in range(size)][:65]
 
 
-def test_a_tokenizer_from_a_folder(run: Run, tmp_path: Path) -> None:
+def test_a_tokenizer_from_a_folder(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import tokenizers
     import transformers
 
@@ -177,6 +177,10 @@ def test_a_tokenizer_from_a_folder(run: Run, tmp_path: Path) -> None:
     assert saved("It is.").input_ids == fast("It is.").input_ids and saved.eos_token_id == fast.eos_token_id
     bare = run(source, "--tokenizer", tmp_path / "tokenizer", "--no-end-token", out="bare")
     assert documents_of(bare) == expected
+    assert "has no end-of-sequence token" not in capsys.readouterr().err
+    transformers.PreTrainedTokenizerFast(tokenizer_object=trained._tokenizer).save_pretrained(tmp_path / "endless")
+    assert documents_of(run(source, "--tokenizer", tmp_path / "endless", out="endless-tokens")) == expected
+    assert "endless has no end-of-sequence token: no token ends a document" in capsys.readouterr().err
 
 
 def test_a_finished_folder_is_left_as_it_is(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -148,6 +148,7 @@ def test_one_bad_document_too_many_ends_the_run(tmp_path: Path, capfd: pytest.Ca
     [
         ("a.txt", "text".encode("utf-16"), "is UTF-16 text, and UTF-8 is read: iconv -f UTF-16 -t UTF-8"),
         ("a.jsonl", '{"text": 1}'.encode("utf-16-le"), "is UTF-16 text"),
+        ("a.txt", "text".encode("utf-32"), "is UTF-32 text, and UTF-8 is read: iconv -f UTF-32 -t UTF-8"),
         ("a.json", json.dumps([{"text": "a"}]).encode(), "is one JSON array: write it as JSON lines"),
         ("a.json", json.dumps({"text": "a"}, indent=2).encode(), "is pretty-printed JSON, an object over"),
         ("a.csv", b"id,body\n1,a\n", "has no column text, its columns are id, body: --text-key names another"),

@@ -4,8 +4,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from trainers.spec.codec import shortened
 from trainers.spec.model_sizes import ModelSizes
 
+LOCAL, GLOBAL = "sliding_attention", "full_attention"
+"""Names in transformers' `layer_types` for blocks with a window and for blocks without."""
 Position = Literal["alibi", "learned", "rotary"]
 QueryKeyNorm = Literal["none", "head", "all heads"]
 Cutting = Literal["colwise", "rowwise"]
@@ -219,7 +222,15 @@ class Architecture:
         return self.tensor_parallel_refusal
 
     def window(self, config: Mapping[str, Any], num_layers: int) -> SlidingWindow:
-        """Returns the sliding window that `config` states; this family has none (families in `windows` override it)."""
+        """Returns the sliding window that `config` states; this family has none (families in `windows` override it).
+
+        Raises:
+            ValueError: `layer_types` names other blocks than those of full attention.
+        """
+        kinds = config.get("layer_types")
+        listed: list[Any] = kinds if isinstance(kinds, list) else []
+        if odd := next((kind for kind in listed if kind != GLOBAL), None):
+            raise ValueError(f"layer_types names {shortened(odd)}, and a {self.name} is trained with {GLOBAL} only")
         return SlidingWindow()
 
     def window_config(self, spec: ModelSizes) -> dict[str, Any]:

@@ -25,6 +25,7 @@ ARCHITECTURE = Architecture(
         "tied_embeddings": ("tie_word_embeddings",),
     },
     counted_with={"add_cross_attention": False},
+    config_defaults={"n_inner": None},  # 4 x n_embd
     # With a pad token, each forward pass would search the tokens for padding, and the host would wait for the device.
     config_overrides={"pad_token_id": None},
     embeddings=("transformer.wte", "transformer.wpe", "transformer.drop"),

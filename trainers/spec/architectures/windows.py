@@ -4,20 +4,20 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from trainers.spec.architectures.architecture import SlidingWindow
+from trainers.spec.architectures.architecture import GLOBAL, LOCAL, SlidingWindow
 from trainers.spec.architectures.llama_like import LlamaLike
 from trainers.spec.codec import shortened
 from trainers.spec.model_sizes import ModelSizes
 
-_LOCAL, _GLOBAL = "sliding_attention", "full_attention"
-"""Names in transformers' `layer_types` for blocks with a window and for blocks without."""
 
-
-def _size(config: Mapping[str, Any], default: int) -> int:
-    size = config.get("sliding_window", default) or 0
-    if type(size) is not int or not 0 <= size < 2**31:
+def _size(config: Mapping[str, Any], default: int, *, switch: str = "") -> int:
+    """Returns the stated window; 0 for none, or if the key `switch` does not turn it on."""
+    size, is_on = config.get("sliding_window", default or None), not switch or bool(config.get(switch))
+    if size is None:
+        return 0
+    if type(size) is not int or not is_on <= size < 2**31:  # transformers takes 0 for a window that hides all tokens
         raise ValueError(f"sliding_window must be a whole number of tokens above 0, or null, got {shortened(size)}")
-    return size
+    return size if is_on else 0
 
 
 def _whole_number(config: Mapping[str, Any], key: str, default: int, *, least: int) -> int:
@@ -37,7 +37,13 @@ class WindowInEveryBlock(LlamaLike):
     """`sliding_window` if the configuration does not state it."""
 
     def window(self, config: Mapping[str, Any], num_layers: int) -> SlidingWindow:
-        size = _size(config, self.default_window)
+        size, kinds = _size(config, self.default_window), config.get("layer_types")
+        kind = LOCAL if size else GLOBAL
+        if kinds is not None and kinds != [kind] * num_layers:
+            raise ValueError(
+                f"layer_types must name {kind} for each of the {num_layers} blocks or be left out, got"
+                f" {shortened(kinds)}: all blocks of a {self.name} have the sliding_window, or none"
+            )
         return SlidingWindow(size=size, num_layers=num_layers if size else 0)
 
     def window_config(self, spec: ModelSizes) -> dict[str, Any]:
@@ -62,9 +68,9 @@ class WindowByBlock(LlamaLike):
     """Whether transformers builds the window's mask, which needs a length, even if no block has the window."""
 
     def window(self, config: Mapping[str, Any], num_layers: int) -> SlidingWindow:
-        size = _size(config, self.default_window)
-        if self.switch and not config.get(self.switch, False):
-            size = 0
+        size = _size(config, self.default_window, switch=self.switch)
+        if not size and not self.switch and self.masks_always:
+            raise ValueError(f"transformers needs a sliding_window in every {self.name}, for blocks without one too")
         kinds = config.get("layer_types")
         if kinds is None:
             first = _whole_number(config, "max_window_layers", 28, least=0)
@@ -74,15 +80,15 @@ class WindowByBlock(LlamaLike):
             if (
                 not isinstance(kinds, list)
                 or len(kinds) != num_layers
-                or not all(kind in (_LOCAL, _GLOBAL) for kind in kinds)
+                or not all(kind in (LOCAL, GLOBAL) for kind in kinds)
             ):
                 raise ValueError(
-                    f"layer_types must name {_LOCAL} or {_GLOBAL} for each of the {num_layers} blocks, got"
+                    f"layer_types must name {LOCAL} or {GLOBAL} for each of the {num_layers} blocks, got"
                     f" {shortened(kinds)}"
                 )
-            local = [kind == _LOCAL for kind in kinds]
+            local = [kind == LOCAL for kind in kinds]
             if any(local) and not size:
-                raise ValueError(f"layer_types names {_LOCAL}, but there is no sliding_window: state one")
+                raise ValueError(f"layer_types names {LOCAL}, but there is no sliding_window: state one")
         count = sum(local) if size else 0
         return SlidingWindow(size=size if count else 0, num_layers=count)
 
@@ -95,5 +101,5 @@ class WindowByBlock(LlamaLike):
         return {
             **switch,
             "sliding_window": size,
-            "layer_types": [_GLOBAL if without_window else _LOCAL for without_window in is_global],
+            "layer_types": [GLOBAL if without_window else LOCAL for without_window in is_global],
         }
