@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         return _refused(str(error), rank)
     if phase is None:
-        return _fail(f"{folder} is trained to its end.", rank)
+        return _ended(f"{folder} is trained to its end.", rank)
     world_size = int(os.environ.get("WORLD_SIZE", "0"))
     if world_size != phase.layout.world_size:
         num_ranks = phase.layout.world_size
@@ -150,12 +150,12 @@ def _train(
                     os._exit(1)  # other ranks may wait for this one; torchrun ends them
             dist.barrier()
             if options.steps is not None:
-                return _fail(f"Ended after {options.steps} steps.", rank)
+                return _ended(f"Ended after {options.steps} steps.", rank)
             current = _phase(folder, plan)
         if current is not None:
             num_ranks = current.layout.world_size
-            return _fail(f"The next phase takes {num_ranks} ranks: start torchrun with so many in all.", rank)
-        return _fail(f"Trained on {plan.tokens:,} tokens; the last checkpoint is in {folder / CHECKPOINTS}.", rank)
+            return _ended(f"The next phase takes {num_ranks} ranks: start torchrun with so many in all.", rank)
+        return _ended(f"Trained on {plan.tokens:,} tokens; the last checkpoint is in {folder / CHECKPOINTS}.", rank)
     finally:
         if lock is not None:
             os.close(lock)
@@ -238,8 +238,8 @@ def _refused(sentence: str, rank: int) -> int:
     return 2
 
 
-def _fail(sentence: str, rank: int) -> int:
-    if rank == 0:
+def _ended(sentence: str, rank: int) -> int:
+    if rank <= 0:
         print(sentence, flush=True)
     return 0
 
