@@ -82,6 +82,7 @@ def _up_to(record: Record, step: int) -> Record | None:
         return None
     behind = len(record.losses) - num_left
     step_s = record.steps_s / len(record.losses)
+    trained = record.trained_tokens
     return dataclasses.replace(
         record,
         losses=record.losses[:num_left],
@@ -91,4 +92,5 @@ def _up_to(record: Record, step: int) -> Record | None:
         train_s=record.train_s - behind * step_s,
         steps_s=num_left * step_s,
         data_s=record.data_s * num_left / len(record.losses),
+        trained_tokens=None if trained is None else round(trained * num_left / len(record.losses)),
     )

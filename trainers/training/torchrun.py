@@ -61,6 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, metavar="N", help="end after so many steps, without a checkpoint")
     parser.add_argument("--trust", action="store_true", help="use a folder of another user")
     options = parser.parse_args(argv)
+    if options.steps is not None and options.steps < 1:
+        parser.error(f"--steps must be at least 1, got {options.steps}")
     rank, folder = int(os.environ.get("RANK", "-1")), options.folder.absolute()
     try:
         admit(folder, (*OWN_FILES, CHECKPOINTS), trusted=options.trust)
@@ -150,15 +152,22 @@ def _train(
                     os._exit(1)  # other ranks may wait for this one; torchrun ends them
             dist.barrier()
             if options.steps is not None:
-                return _ended(f"Ended after {options.steps} steps.", rank)
+                return _ended(f"Ended after step {_trained(folder)[0]}, without a checkpoint.", rank)
             current = _phase(folder, plan)
         if current is not None:
             num_ranks = current.layout.world_size
             return _ended(f"The next phase takes {num_ranks} ranks: start torchrun with so many in all.", rank)
-        return _ended(f"Trained on {plan.tokens:,} tokens; the last checkpoint is in {folder / CHECKPOINTS}.", rank)
+        tokens = _trained(folder)[1]
+        return _ended(f"Trained on {tokens:,} tokens; the last checkpoint is in {folder / CHECKPOINTS}.", rank)
     finally:
         if lock is not None:
             os.close(lock)
+
+
+def _trained(folder: Path) -> tuple[int, int]:
+    """Returns the last step that was recorded, and the tokens trained on after it; zeros before the first."""
+    steps = [record for record in Reader(folder / RECORDS).read() if isinstance(record, Steps)]
+    return (steps[-1].last_step, steps[-1].tokens) if steps else (0, 0)
 
 
 def _cluster(on_cuda: bool) -> Cluster:
