@@ -122,7 +122,6 @@ def export(options: ExportOptions) -> Exported:
     out = options.out
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out} is there already: give --out a new folder")
-    _check_effect(options)
     exporters = {"transformers": _export_model, "trainer-flags": _export_flags}
     return exporters.get(options.to, _export_layout)(options, out)
 
@@ -153,6 +152,7 @@ def _export_model(options: ExportOptions, out: Path) -> Exported:
     newest, damages = (None, []) if plan is None else folder.verified_checkpoint()
     if plan is None or newest is None:
         raise InputError(f"{folder.path} holds no checkpoint of a training: give platform.train's --out")
+    _check_effect(options)
     remarks = [f"The checkpoint {damage.path.name} is not used: {damage.reason}" for damage in damages]
     has_adapters = plan.recipe.adapter_rank > 0
     if options.merged and not has_adapters:
@@ -179,6 +179,7 @@ def _export_model(options: ExportOptions, out: Path) -> Exported:
 
 
 def _export_layout(options: ExportOptions, out: Path) -> Exported:
+    _check_effect(options)
     plan, target, device = _plan(options)
     if options.run is not None:
         check_devices(plan, device, options.run)
@@ -218,6 +219,7 @@ def speed(options: ExportOptions, steps: int) -> str:
 
 
 def _export_flags(options: ExportOptions, out: Path) -> Exported:
+    _check_effect(options)
     target = read_target(options.target, absolute_path(options.studies), None, trusted=options.trust)
     if target.recipe is None or target.batch is None:
         raise InputError(f"{options.target} has no recipe and batch, from which flags could be written: give a study")

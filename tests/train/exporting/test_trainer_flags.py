@@ -104,7 +104,7 @@ def test_what_has_no_flag_is_named(fields: dict[str, Any], words: str) -> None:
     ("program", "argv", "words"),
     [
         ("trainer-flags", ["--tokens", "2e9", "--merged"], "--tokens, --merged"),
-        ("transformers", ["--tokens", "2e9", "--run", "20"], "--tokens, --run"),
+        ("torchrun", ["--tokens", "2e9", "--merged"], "--merged"),
         ("accelerate", ["--tokens", "2e9", "--dtype", "bf16", "--merged"], "--merged, --dtype"),
     ],
 )
