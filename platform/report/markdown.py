@@ -66,7 +66,17 @@ def _recipe_lines(of_recipe: RecipeResult, result: StudyResult) -> list[str]:
     if confirmed := confirmed_table(of_recipe):
         lines += ["Run again in fresh processes", "", *table_lines(confirmed), ""]
     remarks = notes([row.run for row in rows.timed], of_recipe.winner, [], columns)
-    return [*lines, *_items((*not_tried_lines(of_recipe.coverage), *skipped_lines(rows.skipped), *remarks))]
+    return [
+        *lines,
+        *_items(
+            (
+                *not_tried_lines(of_recipe.coverage),
+                *skipped_lines(rows.skipped),
+                *remarks,
+                of_recipe.recipe.regularization,
+            )
+        ),
+    ]
 
 
 class MarkdownConsole(Console):

@@ -114,8 +114,6 @@ def _print_recipe(screen: Console, result: RecipeResult, header: StudyHeader) ->
         screen.print("Run again in fresh processes")
         screen.print(laid_out(confirmed, gap=2 if is_narrow else 3))
     screen.print()
-    if recipe.grad_accum and len({row.run.global_batch for row in timed}) > 1:
-        screen.print("Rows of different global batch are different recipes: speed alone does not choose between them.")
     remarks = notes([row.run for row in shown], result.winner, omitted, columns)
     lines = (*not_tried_lines(result.coverage), *skipped_lines(skipped), *remarks, recipe.regularization)
     for line in filter(None, lines):

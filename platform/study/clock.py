@@ -19,8 +19,9 @@ class SessionClock:
         self._began_at = began_at
 
     def end(self, wall_s: float | None) -> None:
-        """Ends the session after `wall_s` seconds; with None (the session was killed), at its last line. A second end of
-        one session adds nothing.
+        """Ends the session after `wall_s` seconds; with None (the session was killed), at its last line.
+
+        A second end of one session adds nothing.
         """
         if self._began_at is None:
             return

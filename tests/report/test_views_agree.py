@@ -4,6 +4,7 @@ import html
 import random
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,8 +44,8 @@ def drawn(seed: int) -> list[Measurement]:
         of_layout = base * draw.choice((1.0, 1.0, 1.01, 1.1, 0.5))
         for micro_batch in draw.sample((1, 2, 4, 8), draw.randint(1, 3)):
             speed = of_layout * (1 + draw.choice((0.0, 0.01)) * micro_batch)
-            figures = {"on": LAYOUTS[number], "micro_batch": micro_batch}
-            timed = {**figures, "tokens_per_s": speed * (1 + draw.gauss(0, noise))}
+            figures: dict[str, Any] = {"on": LAYOUTS[number], "micro_batch": micro_batch}
+            timed: dict[str, Any] = {**figures, "tokens_per_s": speed * (1 + draw.gauss(0, noise))}
             kind = draw.choices(("ok", "oom", "slow", "skipped", "failed"), (10, 1, 1, 1, 1))[0]
             if kind == "ok":
                 able.append((number, micro_batch, speed))
@@ -60,7 +61,7 @@ def drawn(seed: int) -> list[Measurement]:
     repeats = draw.choice((0, 2, 2, 3, 4, 7))
     for number, micro_batch, speed in draw.sample(able, min(3, len(able))):
         for repeat in range(1, repeats + 1):
-            shorter = {"measured_grad_accum": draw.choice((1, 2))} if draw.random() < 0.3 else {}
+            shorter: dict[str, Any] = {"measured_grad_accum": draw.choice((1, 2))} if draw.random() < 0.3 else {}
             if draw.random() < 0.9:
                 measured.append(
                     measurement(
