@@ -94,7 +94,7 @@ class WandbRuns:
         line = f"{content.entry_id} {FORMAT}"
         if line in self._mirrored:
             return
-        config = {**content.tags, **_plain(content.params), "role": content.role}
+        config = {**content.tags, **as_numbers(content.params), "role": content.role}
         run = self._begin(content.entry_id, content.name, str(content.role), config)
         for name, series in content.series.items():
             run.define_metric(name, step_metric=f"{name}/index")
@@ -138,7 +138,7 @@ class WandbRuns:
         digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
         if f"study {digest}" in self._mirrored:
             return
-        config = {**study_run.study_tags(self._header), **_plain(study_run.study_params(self._header)), **tags}
+        config = {**study_run.study_tags(self._header), **as_numbers(study_run.study_params(self._header)), **tags}
         run = self._begin(self._header.id, self._header.name, "study", config, notes=self._text)
         for name, rows in self._tables.items():
             columns = list(rows[0]) if rows else []
@@ -175,7 +175,7 @@ class WandbRuns:
             file.write(f"{line}\n")
 
 
-def _plain(params: Mapping[str, str]) -> dict[str, Any]:
+def as_numbers(params: Mapping[str, str]) -> dict[str, Any]:
     """Returns parameters with numbers in place of text that is one, so that W&B can sort by them. Names, commits and
     versions stay as they are: 2.10 is no number, nor is an id of digits alone.
     """
