@@ -74,7 +74,7 @@ class ReportOptions:
         nargs=2,
         metavar=("A", "B"),
         about="say what differs between two measurements and what each difference makes: STUDY for its winner, STUDY:ID"
-        " for the one whose id begins so",
+        " for the one whose id begins so; STUDY may be an address",
     )
     studies: Path = studies_field()
     json: bool = json_field()
@@ -111,7 +111,7 @@ def _report(options: ReportOptions) -> int:
     if of_bucket := any(map(is_address, options.names)):
         names = tuple(str(fetched(name)) if is_address(name) else name for name in options.names)
         options = dataclasses.replace(options, names=names, no_mlflow=True)
-    places = [located(user_path(options.studies).absolute(), name) for name in options.names]
+    places = [_located(options, name) for name in options.names]
     if not places:
         raise InputError("no study is named: give its name, or two measurements by --compare")
     root = places[0][0] / places[0][1]
@@ -137,6 +137,10 @@ def _report(options: ReportOptions) -> int:
     if len(folders) == 1:
         return _report_one(folders[0], explicit_uri, options)
     return _report_together(folders, explicit_uri, options)
+
+
+def _located(options: ReportOptions, name: str) -> tuple[Path, str]:
+    return located(user_path(options.studies).absolute(), name)
 
 
 def _members(studies: Path, name: str) -> list[Path]:
@@ -244,13 +248,34 @@ def _mirror(folder: Path, result: StudyResult, explicit_uri: str, page: Path | N
         print_line(one_line(error))
 
 
+def _named(text: str) -> tuple[str, str]:
+    """Returns the parts of STUDY:ID; STUDY may be a path or an address, whose colons come before a slash."""
+    name, _, id_prefix = text.rpartition(":")
+    return (text, "") if not name or "/" in id_prefix else (name, id_prefix)
+
+
+def _of_bucket(address: str) -> Path:
+    """Returns a local copy of the one study at an address.
+
+    Raises:
+        InputError: there is none, or there are several.
+    """
+    folder = fetched(address)
+    if not is_study(folder):
+        names = ", ".join(str(path.relative_to(folder)) for path in below(folder)[:3])
+        raise InputError(f"{address} is a folder of studies: name one of them, such as {names}, in its address")
+    return folder
+
+
 def _compare(options: ReportOptions) -> int:
-    if options.names or options.html or options.csv:
-        raise InputError("--compare A B goes with neither further studies nor --html and --csv: leave these out")
+    if options.names or options.html or options.csv or options.serve is not None:
+        raise InputError(
+            "--compare A B goes with neither further studies nor --html, --csv and --serve: leave these out"
+        )
     results, sides = list[StudyResult](), list[Measurement]()
     for text in options.compare:
-        name, _, id_prefix = text.rpartition(":") if ":" in text else (text, "", "")
-        result = _read(find(*located(user_path(options.studies).absolute(), name)))
+        name, id_prefix = _named(text)
+        result = _read(_of_bucket(name) if is_address(name) else find(*_located(options, name)))
         winner = next((best for _, best in result.winners), None)
         sides.append(measurement_by_prefix(result.history.measurements, winner, id_prefix))
         results.append(result)

@@ -53,7 +53,7 @@ def side_by_side(result: StudyResult) -> list[Batches]:
     """Returns the families of at least two measured recipes that differ only in their global batch."""
     families: dict[Recipe, list[RecipeResult]] = {}
     for recipe_result in result.measured:
-        is_measured = any(point.typical.outcome is not Outcome.SKIPPED for point in recipe_result.points)
+        is_measured = any(point.representative.outcome is not Outcome.SKIPPED for point in recipe_result.points)
         if is_measured and not recipe_result.recipe.grad_accum:
             families.setdefault(dataclasses.replace(recipe_result.recipe, global_batch=1), []).append(recipe_result)
     return [_batches(family) for family in families.values() if len(family) > 1]
@@ -87,11 +87,11 @@ def _batches(family: Sequence[RecipeResult]) -> Batches:
 
 def _best_of_each_layout(result: RecipeResult) -> dict[Layout, Measurement]:
     """Returns each layout's best point, or its smallest micro-batch if none may win, in the order of trials."""
-    measured = [point for point in result.points if point.typical.outcome is not Outcome.SKIPPED]
-    smallest = sorted(measured, key=lambda point: point.typical.batch.micro_batch, reverse=True)
-    first = {point.typical.layout: point.representative for point in smallest}
+    measured = [point for point in result.points if point.representative.outcome is not Outcome.SKIPPED]
+    smallest = sorted(measured, key=lambda point: point.representative.batch.micro_batch, reverse=True)
+    first = {point.representative.layout: point.representative for point in smallest}
     best = first | {point.main_run.layout: point.main_run for point in reversed(result.ranking)}
-    return {point.typical.layout: best[point.typical.layout] for point in measured}
+    return {point.representative.layout: best[point.representative.layout] for point in measured}
 
 
 def batch_parts(result: StudyResult) -> Iterator[TablePart]:

@@ -1,5 +1,6 @@
 """The end of a study: writes its files, and gives its exit code, sentences and the command that continues it."""
 
+import shlex
 from pathlib import Path
 
 from platform.common.errors import NOT_RESOLVED, ClusterError, InputError, one_line
@@ -55,7 +56,7 @@ def command_for(command: str, path: Path) -> str:
     `RESUME` gets `--trust` if the study belongs to another user.
     """
     trust = " --trust" if command == RESUME and other_owner((path, path / JOURNAL, path / SCALING)) else ""
-    return f"{command} {path.name}{studies_option(path.parent)}{trust}"
+    return f"{command} {shlex.quote(path.name)}{studies_option(path.parent)}{trust}"
 
 
 def report_exit_code(result: StudyResult) -> int:

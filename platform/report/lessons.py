@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from platform.common.text import count, figure
 from platform.cost_model.step_time import StepTime
 from platform.report.forecast import Forecaster, forecaster_of
 from platform.report.lanes import lagging_words, lanes_words
-from platform.study.result.ranking import PointRuns, ratio_interval
+from platform.study.result.ranking import Comparison, PointRuns, ratio_interval
 from platform.study.result.result import RecipeResult, StudyResult
 from trainers.measuring.intervals import interval, t_quantile
 from trainers.records.journal import StudyHeader
@@ -43,9 +43,7 @@ def lessons(result: StudyResult) -> Sequence[str]:
     winners = [recipe_result for recipe_result, _ in result.winners]
     lanes = [*filter(None, (lanes_words(result.history), lagging_words(result.history)))]
     cost = f"The search cost {figure(result.history.gpu_s / DAY_S)} {header.cluster.device_word}-days"
-    lines_of = [
-        [*axes_worth(winner.points, winner.winner), *reasons_for_winner(winner, forecaster)] for winner in winners
-    ]
+    lines_of = [[*axes_worth(winner, winner.winner), *reasons_for_winner(winner, forecaster)] for winner in winners]
     if len(winners) == 1:
         saved = (
             "a miniature's answer saves no training time"
@@ -79,7 +77,7 @@ class AxisGain:
     """Clause on the certainty of the gain, and on the winner's own comparison."""
 
 
-def axes_worth(points: Sequence[PointRuns], winner: Measurement | None) -> list[str]:
+def axes_worth(result: RecipeResult, winner: Measurement | None) -> list[str]:
     """Returns a sentence for each axis that compares its values between measurements that differ in nothing else.
 
     The sentence gives the mean ratio of tokens/s over the pairs; the axis with the largest gain comes first. A
@@ -88,10 +86,10 @@ def axes_worth(points: Sequence[PointRuns], winner: Measurement | None) -> list[
     contradicts the winner's value, the sentence says how the winner itself compares.
     """
     by_axis: dict[str, list[AxisGain]] = {}
-    for compared in axis_gains(points, winner):
+    for compared in axis_gains(result, winner):
         if compared.differs:
             by_axis.setdefault(compared.axis, []).append(compared)
-    timed = _timed(points)
+    timed = _timed(result.points)
     of_miniature = " of the miniature" if timed and timed[0].miniature else ""
     ordered = sorted(by_axis.items(), key=lambda item: -max(compared.gain for compared in item[1]))
     return [
@@ -102,12 +100,12 @@ def axes_worth(points: Sequence[PointRuns], winner: Measurement | None) -> list[
     ]
 
 
-def axis_gains(points: Sequence[PointRuns], winner: Measurement | None) -> list[AxisGain]:
+def axis_gains(result: RecipeResult, winner: Measurement | None) -> list[AxisGain]:
     """Returns all comparisons of two values of an axis, in the axes' order."""
-    timed = _timed(points)
+    timed = _timed(result.points)
     rows = [_axes(measurement) for measurement in timed]
     speed = {row: measurement.tokens_per_s or 0.0 for row, measurement in zip(rows, timed, strict=True)}
-    point_of = {point.search.id: point for point in points if point.search is not None}
+    point_of = {point.search.id: point for point in result.points if point.search is not None}
     speeds = np.array([measurement.tokens_per_s or 1.0 for measurement in timed])
     codes = np.array([_codes(values) for values in zip(*rows, strict=True)], dtype=np.int64)
     gains: list[AxisGain] = []
@@ -118,7 +116,8 @@ def axis_gains(points: Sequence[PointRuns], winner: Measurement | None) -> list[
             value, other = rows[first[0]][place], rows[second[0]][place]
             if logs.mean() < 0:
                 value, other, first, second, logs = other, value, second, first, -logs
-            gain, ends, certainty = _gain(logs, point_of[timed[first[0]].id], point_of[timed[second[0]].id])
+            sides = point_of[timed[first[0]].id], point_of[timed[second[0]].id]
+            gain, ends, certainty = _gain(logs, functools.partial(result.beside, *sides))
             remark = "" if winner is None else _of_winner(_axes(winner), place, value, other, speed)
             gains.append(
                 AxisGain(
@@ -180,16 +179,18 @@ def _pairs(codes: NDArray[np.int64], place: int) -> Iterator[tuple[Indices, Indi
         yield np.where(is_same, *pairs), np.where(is_same, *pairs[::-1])
 
 
-def _gain(logs: NDArray[np.float64], fast: PointRuns, slow: PointRuns) -> tuple[float, tuple[float, float] | None, str]:
+def _gain(
+    logs: NDArray[np.float64], of_runs: Callable[[], Comparison]
+) -> tuple[float, tuple[float, float] | None, str]:
     """Returns the gain of the first measurements, the ends of its 95 % interval, and both as text.
 
-    `logs` are logarithms of the pairs' ratios. A single pair is judged by paired runs of its points `fast` and `slow`.
+    `logs` are logarithms of the pairs' ratios. A single pair is judged by the comparison `of_runs` of its points.
     """
     gain = math.exp(float(logs.mean())) - 1
     if len(logs) > 1:
         low, high = map(math.exp, _interval(logs))
         return gain, (low - 1, high - 1), f"mean of {len(logs)} pairs, {ratio_interval(low, high)}"
-    comparison = fast.beside(slow)
+    comparison = of_runs()
     if comparison.resolution != "faster":
         return gain, None, "1 pair, not resolved"
     words = f"1 pair, {ratio_interval(comparison.low, comparison.high)} over runs beside each other"

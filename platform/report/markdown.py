@@ -65,9 +65,18 @@ def _recipe_lines(of_recipe: RecipeResult, result: StudyResult) -> list[str]:
         lines += [*table_lines(Table(columns=of_failures(columns), rows=rows.failed)), ""]
     if confirmed := confirmed_table(of_recipe):
         lines += ["Run again in fresh processes", "", *table_lines(confirmed), ""]
-    best = of_recipe.winning_point and of_recipe.winning_point.typical
-    remarks = notes([row.run for row in rows.timed], best, [], columns)
-    return [*lines, *_items((*not_tried_lines(of_recipe.coverage), *skipped_lines(rows.skipped), *remarks))]
+    remarks = notes([row.run for row in rows.timed], of_recipe.winner, [], columns)
+    return [
+        *lines,
+        *_items(
+            (
+                *not_tried_lines(of_recipe.coverage),
+                *skipped_lines(rows.skipped),
+                *remarks,
+                of_recipe.recipe.regularization,
+            )
+        ),
+    ]
 
 
 class MarkdownConsole(Console):

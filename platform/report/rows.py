@@ -25,9 +25,15 @@ def tables(result: StudyResult) -> dict[str, Rows]:
     """
     header = result.header
     of_all = [point for recipe_result in result.measured for point in recipe_result.points]
-    ordered = [point for point in of_all if point.typical.outcome is not Outcome.SKIPPED]
-    ordered.sort(key=lambda point: (point.typical.recipe.id, not point.speeds, -(point.typical.tokens_per_s or 0.0)))
-    rows = [MeasuredRow(run=point.typical, header=header, point=point) for point in ordered]
+    ordered = [point for point in of_all if point.representative.outcome is not Outcome.SKIPPED]
+    ordered.sort(
+        key=lambda point: (
+            point.representative.recipe.id,
+            not point.speeds,
+            -(point.representative.tokens_per_s or 0.0),
+        )
+    )
+    rows = [MeasuredRow(run=point.representative, header=header, point=point) for point in ordered]
     runs = [MeasuredRow(run=run, header=header) for point in ordered if point.runs for run in point.all]
     measurements = result.history.measurements
     skipped = [MeasuredRow(run=run, header=header) for run in measurements if run.outcome is Outcome.SKIPPED]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from platform.report.table import Column, Table, TablePart
 from platform.study.keys import key_of
-from platform.study.result.ranking import PointRuns
+from platform.study.result.ranking import PointRuns, speed_of
 from platform.study.result.result import StudyResult
 from trainers.records.journal import StudyHeader
 from trainers.spec.codec import printable
@@ -63,7 +63,7 @@ def team_parts(studies: Sequence[tuple[Path, StudyResult]], root: Path) -> list[
         for path, result in studies
         for of_recipe in result.measured
     ]
-    rows.sort(key=lambda row: (row.recipe, -(row.best.median_tokens_per_s or 0.0) if row.best else math.inf))
+    rows.sort(key=lambda row: (row.recipe, -speed_of(row.best.main_run) if row.best else math.inf))
     parts = [TablePart(heads=[f"Studies in {root}"], table=Table(columns=_STUDIES, rows=rows).filled)]
     if shared := _shared(studies, root):
         notes = ["Shown beside each other: no study's answer rests on another's figures."]
@@ -81,7 +81,7 @@ def _shared(studies: Sequence[tuple[Path, StudyResult]], root: Path) -> list[_Sh
         name = _name(path, root)
         for of_recipe in result.measured:
             for point in of_recipe.points:
-                if point.median_tokens_per_s is not None:
+                if point.speeds:
                     run = point.main_run
                     key = key_of(run), run.batch.micro_batch, result.header.cluster.label_under(run.cap_gib)
                     by_key.setdefault(key, {})[name] = point
@@ -90,7 +90,7 @@ def _shared(studies: Sequence[tuple[Path, StudyResult]], root: Path) -> list[_Sh
             layout=run.layout.label,
             batch=f"{run.batch.micro_batch} x {run.batch.grad_accum}",
             devices=devices,
-            figures=[(name, point.median_tokens_per_s or 0.0) for name, point in by_study.items()],
+            figures=[(name, speed_of(point.main_run)) for name, point in by_study.items()],
         )
         for (_, _, devices), by_study in by_key.items()
         if len(by_study) > 1
@@ -117,7 +117,8 @@ _STUDIES: list[Column[_Row]] = [
     Column(title="begun", value=lambda row: row.header.at[:10], left=True),
     Column(title="recipe", value=lambda row: row.recipe, left=True, fold=16),
     Column(title="devices", value=lambda row: row.header.cluster.label, left=True, fold=10),
-    Column(title="tokens/s", value=lambda row: row.best and row.best.median_tokens_per_s, blank="-"),
+    Column(title="tokens/s", value=lambda row: row.best and row.best.main_run.tokens_per_s, blank="-",
+           derived=lambda row: row.best is not None and row.best.main_run.step_time_derived),
     Column(title="fastest layout", left=True, fold=20,
            value=lambda row: row.best and f"{row.best.main_run.layout.label}, {row.best.main_run.batch.micro_batch}"
            f" x {row.best.main_run.batch.grad_accum}"),

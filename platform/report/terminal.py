@@ -67,7 +67,8 @@ def measured_rows(result: RecipeResult, header: StudyHeader) -> MeasuredRows:
     """Returns the points of a recipe: the winner first, then the fastest; failures by outcome."""
     best = result.winning_point
     rows = [
-        MeasuredRow(run=point.typical, header=header, point=point, is_best=point is best) for point in result.points
+        MeasuredRow(run=point.representative, header=header, point=point, is_best=point is best)
+        for point in result.points
     ]
     unmeasured = [row for row in rows if row.run.tokens_per_s is None]
     return MeasuredRows(
@@ -87,11 +88,11 @@ def confirmed_table(result: RecipeResult, *, is_narrow: bool = False) -> Table[P
 
 
 def _print_recipe(screen: Console, result: RecipeResult, header: StudyHeader) -> None:
-    recipe, best, rows = result.recipe, result.winning_point, measured_rows(result, header)
+    recipe, rows = result.recipe, measured_rows(result, header)
     timed, failed, skipped = rows.timed, rows.failed, rows.skipped
     shown, shown_failed = timed[:_MOST_ROWS], failed[:_MOST_ROWS]
 
-    _print_title(screen, recipe, header, result.points[0].typical.cap_gib)
+    _print_title(screen, recipe, header, result.points[0].representative.cap_gib)
     # Rows with different global batches train differently, so that column always stays.
     fixed = ["global_batch"] if recipe.grad_accum else []
     columns = on_terminal(header, [*shown, *shown_failed], fixed=fixed)
@@ -113,10 +114,7 @@ def _print_recipe(screen: Console, result: RecipeResult, header: StudyHeader) ->
         screen.print("Run again in fresh processes")
         screen.print(laid_out(confirmed, gap=2 if is_narrow else 3))
     screen.print()
-    if recipe.grad_accum and len({row.run.global_batch for row in timed}) > 1:
-        screen.print("Rows of different global batch are different recipes: speed alone does not choose between them.")
-    winner = best and best.typical
-    remarks = notes([row.run for row in shown], winner, omitted, columns)
+    remarks = notes([row.run for row in shown], result.winner, omitted, columns)
     lines = (*not_tried_lines(result.coverage), *skipped_lines(skipped), *remarks, recipe.regularization)
     for line in filter(None, lines):
         screen.print(line)

@@ -9,6 +9,9 @@ from pathlib import Path
 from platform.common.errors import InputError, one_line
 from platform.study.journal import JOURNAL
 
+_DEEPEST = 3
+"""Parts of a journal's path below an address, as below a folder: studies of a team lie in a folder of each person."""
+
 
 def is_address(text: str) -> bool:
     return "://" in text
@@ -16,7 +19,8 @@ def is_address(text: str) -> bool:
 
 @functools.cache
 def fetched(address: str) -> Path:
-    """Returns a local folder with copies of all journals below `address`. It is deleted when this process ends.
+    """Returns a local folder with copies of the journals at or below `address`, of studies as deep as a team's. It is
+    deleted when this process ends.
 
     Raises:
         InputError: there is no journal, or the address holds a password or cannot be read.
@@ -27,9 +31,13 @@ def fetched(address: str) -> Path:
     folder = Path(tempfile.mkdtemp(prefix="studies-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     copied = folder / (root.name or "studies")
-    journals = [path for path in root.rglob("*") if path.name == JOURNAL] if root.is_dir() else []
+    found = [path for path in root.rglob("*") if path.name == JOURNAL] if root.is_dir() else []
+    journals = [path for path in found if len(Path(path.relative_to(root)).parts) <= _DEEPEST]
     if not journals:
-        raise InputError(f"there is no study at {address}: name a folder that holds a {JOURNAL}, or folders with one")
+        deeper = f", such as {found[0].parent}" if found else ""
+        raise InputError(
+            f"there is no study at {address}: name a folder that holds a {JOURNAL}, or folders with one{deeper}"
+        )
     for path in journals:
         copy = copied / Path(path.relative_to(root))
         copy.parent.mkdir(parents=True, exist_ok=True)

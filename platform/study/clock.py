@@ -19,7 +19,12 @@ class SessionClock:
         self._began_at = began_at
 
     def end(self, wall_s: float | None) -> None:
-        """Ends the session after `wall_s` seconds; with None (the session was killed), at its last line."""
+        """Ends the session after `wall_s` seconds; with None (the session was killed), at its last line.
+
+        A second end of one session adds nothing.
+        """
+        if self._began_at is None:
+            return
         self._past_s += self._running_s if wall_s is None else wall_s
         self._began_at = None
 

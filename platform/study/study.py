@@ -4,6 +4,7 @@ import difflib
 import errno
 import os
 import re
+import shlex
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -136,7 +137,7 @@ class Study:
             remedy = "make room" if error.errno in FULL else "bring it back" if gone else "make it writable"
             raise ClusterError(
                 f"the journal {self.journal} cannot be written ({error.strerror or error}); what it holds is kept:"
-                f" {remedy}, then continue with --resume {self.name}{studies_option(self.path.parent)}"
+                f" {remedy}, then continue with --resume {shlex.quote(self.name)}{studies_option(self.path.parent)}"
             ) from error
 
     def close(self) -> None:

@@ -147,7 +147,7 @@ class Mirror:
             lacking = f"was not reached, so how much it lacks of {plural(len(total), 'measurement')} is not known"
         else:
             lacking = f"lacks {lacking}"
-        name = self.folder.name
+        name = shlex.quote(self.folder.name)
         if _OLD_SCHEMA in self._problem:
             return (
                 f"MLflow at {display_uri(self.uri)} {lacking}: its tables are of another MLflow: copy it,"

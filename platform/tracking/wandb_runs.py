@@ -26,6 +26,8 @@ from trainers.records.plain_files import MissingFileError, read_plain
 
 MIRRORED = "mirrored.txt"
 """File in the folder `wandb` with a line for each run that was written."""
+_NAMES = ("model", "space", "device", "cluster", "recipes", "commit", "argv", "data")
+"""Parameters that are text, even if they look like a number."""
 _NEVER_MS = 2**62
 
 
@@ -92,7 +94,7 @@ class WandbRuns:
         line = f"{content.entry_id} {FORMAT}"
         if line in self._mirrored:
             return
-        config = {**content.tags, **content.params, "role": content.role}
+        config = {**content.tags, **as_numbers(content.params), "role": content.role}
         run = self._begin(content.entry_id, content.name, str(content.role), config)
         for name, series in content.series.items():
             run.define_metric(name, step_metric=f"{name}/index")
@@ -136,7 +138,7 @@ class WandbRuns:
         digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
         if f"study {digest}" in self._mirrored:
             return
-        config = {**study_run.study_tags(self._header), **study_run.study_params(self._header), **tags}
+        config = {**study_run.study_tags(self._header), **as_numbers(study_run.study_params(self._header)), **tags}
         run = self._begin(self._header.id, self._header.name, "study", config, notes=self._text)
         for name, rows in self._tables.items():
             columns = list(rows[0]) if rows else []
@@ -158,7 +160,7 @@ class WandbRuns:
             name=name,
             notes=notes or None,
             id=hashlib.sha256(f"{self._header.id} {entry_id}".encode()).hexdigest()[:16],
-            config={key: _plain(value) for key, value in config.items()},
+            config=dict(config),
             dir=str(self._folder.parent),
             resume="allow",
             reinit="create_new",
@@ -173,15 +175,25 @@ class WandbRuns:
             file.write(f"{line}\n")
 
 
-def _plain(value: Any) -> Any:
-    """Returns text that is a number as a number, so that W&B can sort by it."""
+def as_numbers(params: Mapping[str, str]) -> dict[str, Any]:
+    """Returns parameters with numbers in place of text that is one, so that W&B can sort by them. Names, commits and
+    versions stay as they are: 2.10 is no number, nor is an id of digits alone.
+    """
+    return {name: value if _is_name(name) else _number(value) for name, value in params.items()}
+
+
+def _is_name(param: str) -> bool:
+    return param.startswith("version_") or param in _NAMES
+
+
+def _number(text: str) -> Any:
     for kind in (int, float):
         try:
-            number = kind(value)
-        except (TypeError, ValueError):
+            number = kind(text)
+        except ValueError:
             continue
-        return number if math.isfinite(number) else str(value)
-    return value
+        return number if math.isfinite(number) else text
+    return text
 
 
 def _cell(value: Any) -> Any:

@@ -16,10 +16,7 @@ RANKING = frozenset(
         "points",
         "comparisons",
         "compared",
-        "named_winner",
-        "contenders",
         "contenders_of",
-        "unresolved",
         "unresolved_of",
         "compare",
         "verdict_on",
@@ -89,7 +86,7 @@ def test_a_result_is_computed_by_the_commands_and_while_a_search_runs() -> None:
     "line",
     [
         "from platform.study.result.ranking import winner",
-        "from platform.study.result.tie_break import named_winner as best",
+        "from platform.study.result.tie_break import contenders_of as tied",
         "def f():\n    from platform.study.result.gate import verdict_on",
     ],
 )

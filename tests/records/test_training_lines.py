@@ -54,3 +54,18 @@ def test_steps_after_the_checkpoint_of_a_later_attempt_are_left_out():
         BEGUN,
         dataclasses.replace(AGAIN, step=0),
     ]
+
+
+def test_tokens_with_a_loss_are_counted_once_where_steps_are_repeated():
+    marked = dataclasses.replace(STEPS, trained_tokens=80)
+    again = dataclasses.replace(marked, attempt=2, first_step=3, losses=(1.0, 0.5), tokens_per_step=100,
+        grad_norms=(1.0,) * 2, learning_rates=(0.1,) * 2, trained_tokens=40)  # fmt: skip
+    kept = [record for record in without_redone([BEGUN, marked, AGAIN, again]) if isinstance(record, Steps)]
+    assert sum(record.trained_tokens or 0 for record in kept) == 80
+
+
+def test_a_held_out_loss_that_a_new_beginning_repeats_is_there_once():
+    first = Validated(attempt=1, step=0, tokens=0, loss=9.0, train_s=1.0, wall_s=1.0)
+    second = dataclasses.replace(first, attempt=2, loss=8.9)
+    again = dataclasses.replace(BEGUN, attempt=2)
+    assert without_redone([BEGUN, first, STEPS, again, second]) == [BEGUN, again, second]

@@ -54,12 +54,14 @@ MOE = ModelSpec(
     experts_per_token=2,
 )  # fmt: skip
 BALANCED = dataclasses.replace(RECIPE, model=MOE, routing="balanced")
+ACCUMULATED = dataclasses.replace(RECIPE, global_batch=0, grad_accum=4)
 RESULTS: dict[str, Callable[[], StudyResult]] = {
     "not resolved": lambda: result_of(SOUND[:-1], *GATED),
     "miniature": lambda: result_of([measurement(recipe=SMALL_RECIPE)]),
     "forced balance": lambda: result_of([measurement(recipe=BALANCED)]),
     "predicted": lambda: result_of([oom(on=BEST)], planned(in_plan(BEST), in_plan(UNTRIED))),
     "few tried": lambda: result_of(SOUND, planned(in_plan(BEST), in_plan(PLAIN), in_plan(UNTRIED)), *GATED),
+    "unlike batches": lambda: result_of([measurement(recipe=ACCUMULATED, micro_batch=size) for size in (1, 2)]),
     "not repeated": lambda: result_of([SOUND[0], SOUND[3]], *GATED),
     "not gated": lambda: result_of(SOUND),
     "as reported": lambda: result_of([dataclasses.replace(run, remark="its clock differs") for run in SOUND], *GATED),

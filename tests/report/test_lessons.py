@@ -32,7 +32,7 @@ def _of(measurements: list[Measurement]) -> RecipeResult:
 
 
 def _worth(measurements: list[Measurement], winner: Measurement | None) -> list[str]:
-    return axes_worth(_of(measurements).points, winner)
+    return axes_worth(_of(measurements), winner)
 
 
 def test_an_axis_is_told_by_pairs_that_differ_in_nothing_else() -> None:

@@ -1,11 +1,13 @@
 """`platform.report` with several studies, a page, or two measurements to compare; from journals alone."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
 
 import platform.report.__main__ as report  # pyright takes `from platform import` for the standard module
+from platform.report.endings import last_ending
 from platform.study.study import Study
 from tests.samples import header, layout, measurement
 from trainers.records.journal import End, Measured
@@ -82,3 +84,11 @@ def test_a_mistake_is_one_sentence(
     assert run(studies, *arguments) == 2
     output = capsys.readouterr().err.strip().splitlines()
     assert output[-1].startswith("error: ") and reason in output[-1]
+
+
+def test_a_command_to_go_on_quotes_the_study_s_name() -> None:
+    sentence = last_ending(None, Path("/shared/all studies/my study"))
+    assert shlex.split(sentence.partition("go on with: ")[2])[3:] == [
+        *("--resume", "my study"),
+        *("--studies", "/shared/all studies"),
+    ]

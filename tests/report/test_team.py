@@ -57,6 +57,7 @@ def test_a_bucket_s_studies_are_read_as_a_folder_s(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "220")
     files = {f"studies/{path.relative_to(team)}": path for path in team.rglob("*") if path.is_file()}
+    files["far/a/b/c/deep/journal.jsonl"] = team / "shared" / "journal.jsonl"
     assert report.main([f"{team}/", "--json"]) == 0
     near = capsys.readouterr().out
     with s3_bucket("lab", files):
@@ -72,6 +73,16 @@ def test_a_bucket_s_studies_are_read_as_a_folder_s(
         assert "s3://lab/studies is a folder of studies: name one" in capsys.readouterr().err
         names = [path.name for path in folders_of(tmp_path, "s3://lab/studies")]
         assert names == ["first", "broken", "other", "shared"]
+        for first, speed in (("s3://lab/studies/ann/first", 5e4), (f"s3://lab/studies/ann/first:{FIRST.id[:8]}", 4e4)):
+            assert report.main(["--compare", first, f"{team}/ann/first", "--json"]) == 0
+            compared = json.loads(capsys.readouterr().out)
+            assert [compared[side]["tokens_per_s"] for side in ("first", "second")] == [speed, 5e4]
+        assert report.main(["--compare", "s3://lab/studies", f"{team}/ann/first"]) == 2
+        assert "s3://lab/studies is a folder of studies: name one of them, such as ann/first" in capsys.readouterr().err
+        assert report.main(["--compare", "s3://lab/studies/ann/first:zz", f"{team}/ann/first"]) == 2
+        assert "no measurement's id begins with 'zz'" in capsys.readouterr().err
+        assert report.main(["s3://lab/far"]) == 2
+        assert "folders with one, such as s3://lab/far/a/b/c/deep" in capsys.readouterr().err
         assert report.main(["s3://lab/none"]) == 2
         assert "there is no study at s3://lab/none" in capsys.readouterr().err
         argv = ["bloom7b", "--dry-run", "--learn-from", "s3://lab/studies"]

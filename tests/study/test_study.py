@@ -392,3 +392,9 @@ def test_the_last_measured_peak_of_a_precision_counts() -> None:
     ]
     assert History(peaks).peak_tflops("bf16") == 610.0
     assert History(peaks).peak_tflops("fp16") is None
+
+
+def test_a_session_s_end_that_is_there_twice_counts_once() -> None:
+    end = End(at=_at(60), exit_code=0, wall_s=60.0, gpu_s=1.0)
+    once, twice = History([header(at=_at(0)), end]), History([header(at=_at(0)), end, end])
+    assert once.wall_s == twice.wall_s == 60.0

@@ -16,7 +16,7 @@ from platform.report.__main__ import main as report
 from platform.study.study import Study
 from platform.tracking import wandb_option
 from platform.tracking.wandb_option import check_project
-from platform.tracking.wandb_runs import MIRRORED, WandbMirror
+from platform.tracking.wandb_runs import MIRRORED, WandbMirror, as_numbers
 from tests.samples import header, layout, measurement, oom, skipped
 from trainers.records.journal import End, Measured
 
@@ -158,3 +158,9 @@ def test_without_the_package_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(wandb_option.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match="pip install wandb"):
         check_project("layouts")
+
+
+def test_ids_commits_and_versions_stay_text() -> None:
+    params = {"version_cuda": "12.10", "commit": "0123456", "space": "7", "micro_batch": "4", "learning_rate": "1e-4"}
+    plain = as_numbers(params)
+    assert plain == {**params, "micro_batch": 4, "learning_rate": 1e-4}

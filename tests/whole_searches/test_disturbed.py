@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from platform.common.errors import NOT_RESOLVED
-from platform.study.result.tie_break import contenders, named_winner
+from tests.samples import result_of
 from tests.whole_searches.session import write_space
 from tests.whole_searches.studies import IN_ORDER, Run, nothing_twice, start
 from trainers.records.journal import Line, Measured, RungStart, TrialStart
@@ -88,7 +88,7 @@ def _others_pct(measurement: Measurement) -> float:
 
 def test_the_last_run_is_told_from_what_the_search_measured(disturbed: Run) -> None:
     until_then = [measurement for measurement in disturbed.measured if measurement.repeat <= 1]
-    assert len(until_then) == 3 and len(contenders(until_then)) == 2
+    assert len(until_then) == 3 and len(result_of(until_then).of_study[0].contenders) == 2
 
 
 def test_the_contenders_run_in_turn(disturbed: Run) -> None:
@@ -104,7 +104,7 @@ def test_the_contenders_run_in_turn(disturbed: Run) -> None:
 
 def test_it_names_a_winner_only_where_runs_beside_each_other_agree(disturbed: Run) -> None:
     (session_end,) = disturbed.sessions
-    best = named_winner(disturbed.measured)
+    best = result_of(disturbed.measured).of_study[0].winner
     assert session_end.code == (0 if best else NOT_RESOLVED), session_end.err
     assert ("Not resolved between" in session_end.out) is (best is None)
     assert ("Fastest of 2 layouts tried for" in session_end.out) is (best is not None)

@@ -18,8 +18,7 @@ from platform.common.errors import NOT_RESOLVED
 from platform.report.__main__ import main as report
 from platform.search.setup.planning import make_plan, num_rungs
 from platform.study.layout_file import read_layout
-from platform.study.result.tie_break import named_winner, unresolved
-from tests.samples import csv_rows
+from tests.samples import csv_rows, result_of
 from tests.study.parquet_reader import read_parquet
 from tests.whole_searches.session import write_space
 from tests.whole_searches.studies import ANSWERED, RAN, Run, nothing_twice, sessions_of, start
@@ -92,9 +91,8 @@ class TestAWholeSearch:
         (session_end,) = finished.sessions
         assert session_end.code == 0, session_end.err
         printed = session_end.object["winner"]
-        best = named_winner(
-            [measurement for measurement in finished.measured if measurement.outcome is not Outcome.OOM]
-        )
+        ran = [measurement for measurement in finished.measured if measurement.outcome is not Outcome.OOM]
+        best = result_of(ran).of_study[0].winner
         assert best is not None and best.repeat
         assert (printed["id"], printed["outcome"], printed["layout"]["id"]) == (best.id, "ok", best.layout.id)
 
@@ -196,7 +194,8 @@ class TestAWholeSearch:
         assert confirmed and all(measurement.batch.micro_batch == 1 for measurement in confirmed)
         for measurement in confirmed:
             if measurement.repeat > 1:  # a disturbed machine left it open which layout is the fastest
-                assert unresolved(finished.measured[: finished.measured.index(measurement)]), measurement.layout.label
+                before = finished.measured[: finished.measured.index(measurement)]
+                assert result_of(before).of_study[0].unresolved, measurement.layout.label
         assert len({measurement.id for measurement in confirmed}) == len(confirmed)
 
     def test_the_winner_was_profiled_in_a_trial_of_its_own(self, folder: Path, finished: Run) -> None:

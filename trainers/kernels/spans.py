@@ -12,10 +12,8 @@ import torch
 from torch.nn.attention.flex_attention import BlockMask
 
 from trainers.data.flags import FLAG
+from trainers.spec.kernel_rules import BLOCK
 from trainers.spec.recipe_axes import AttentionMask
-
-BLOCK = 128
-"""Number of queries and of keys in a block of FlexAttention, torch's default."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -8,7 +8,7 @@ from typing import get_args
 
 from trainers.records.journal_lines import JournalError, append, checked
 from trainers.records.plain_files import MOST_BYTES, open_plain
-from trainers.records.training import Begun, Record, Steps
+from trainers.records.training import Begun, Record, Steps, Validated
 from trainers.spec.codec import from_json, to_json
 from trainers.spec.errors import MissingFileError
 
@@ -69,6 +69,8 @@ def without_redone(records: Sequence[Record]) -> list[Record]:
     for record in records:
         if isinstance(record, Begun):
             valid = [kept_part for earlier in valid if (kept_part := _up_to(earlier, record.step)) is not None]
+        elif isinstance(record, Validated):  # an attempt without a checkpoint repeats the one before the first step
+            valid = [earlier for earlier in valid if not isinstance(earlier, Validated) or earlier.step != record.step]
         valid.append(record)
     return valid
 
@@ -82,6 +84,7 @@ def _up_to(record: Record, step: int) -> Record | None:
         return None
     behind = len(record.losses) - num_left
     step_s = record.steps_s / len(record.losses)
+    trained = record.trained_tokens
     return dataclasses.replace(
         record,
         losses=record.losses[:num_left],
@@ -91,4 +94,5 @@ def _up_to(record: Record, step: int) -> Record | None:
         train_s=record.train_s - behind * step_s,
         steps_s=num_left * step_s,
         data_s=record.data_s * num_left / len(record.losses),
+        trained_tokens=None if trained is None else round(trained * num_left / len(record.losses)),
     )

@@ -13,7 +13,7 @@ from trainers.spec.optional_kernels import HOPPER, OptionalKernel, kernels_of
 from trainers.spec.recipe import Recipe
 
 BLOCK = 128
-"""Number of queries and of keys in a block of FlexAttention."""
+"""Number of queries and of keys in a block of FlexAttention, torch's default."""
 FLEX = ("flex", "flash4")
 """Values of `attention` that use torch's FlexAttention, with Triton's kernels or FlashAttention-4's."""
 

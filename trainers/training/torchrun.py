@@ -61,6 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, metavar="N", help="end after so many steps, without a checkpoint")
     parser.add_argument("--trust", action="store_true", help="use a folder of another user")
     options = parser.parse_args(argv)
+    if options.steps is not None and options.steps < 1:
+        parser.error(f"--steps must be at least 1, got {options.steps}")
     rank, folder = int(os.environ.get("RANK", "-1")), options.folder.absolute()
     try:
         admit(folder, (*OWN_FILES, CHECKPOINTS), trusted=options.trust)
@@ -69,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         return _refused(str(error), rank)
     if phase is None:
-        return _fail(f"{folder} is trained to its end.", rank)
+        return _ended(f"{folder} is trained to its end.", rank)
     world_size = int(os.environ.get("WORLD_SIZE", "0"))
     if world_size != phase.layout.world_size:
         num_ranks = phase.layout.world_size
@@ -150,15 +152,22 @@ def _train(
                     os._exit(1)  # other ranks may wait for this one; torchrun ends them
             dist.barrier()
             if options.steps is not None:
-                return _fail(f"Ended after {options.steps} steps.", rank)
+                return _ended(f"Ended after step {_trained(folder)[0]}, without a checkpoint.", rank)
             current = _phase(folder, plan)
         if current is not None:
             num_ranks = current.layout.world_size
-            return _fail(f"The next phase takes {num_ranks} ranks: start torchrun with so many in all.", rank)
-        return _fail(f"Trained on {plan.tokens:,} tokens; the last checkpoint is in {folder / CHECKPOINTS}.", rank)
+            return _ended(f"The next phase takes {num_ranks} ranks: start torchrun with so many in all.", rank)
+        tokens = _trained(folder)[1]
+        return _ended(f"Trained on {tokens:,} tokens; the last checkpoint is in {folder / CHECKPOINTS}.", rank)
     finally:
         if lock is not None:
             os.close(lock)
+
+
+def _trained(folder: Path) -> tuple[int, int]:
+    """Returns the last step that was recorded, and the tokens trained on after it; zeros before the first."""
+    steps = [record for record in Reader(folder / RECORDS).read() if isinstance(record, Steps)]
+    return (steps[-1].last_step, steps[-1].tokens) if steps else (0, 0)
 
 
 def _cluster(on_cuda: bool) -> Cluster:
@@ -238,8 +247,8 @@ def _refused(sentence: str, rank: int) -> int:
     return 2
 
 
-def _fail(sentence: str, rank: int) -> int:
-    if rank == 0:
+def _ended(sentence: str, rank: int) -> int:
+    if rank <= 0:
         print(sentence, flush=True)
     return 0
 

@@ -16,7 +16,7 @@ def worth_of_axes(results: Sequence[StudyResult]) -> Iterator[Block]:
         (of_recipe.recipe.label, gains)
         for result in results
         for of_recipe in result.by_id.values()
-        if (gains := axis_gains(of_recipe.points, of_recipe.winner))
+        if (gains := axis_gains(of_recipe, of_recipe.winner))
     ]
     for label, gains in compared:
         yield from headed(label, compared)

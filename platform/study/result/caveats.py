@@ -91,6 +91,16 @@ def _not_gated(evidence: Evidence) -> str:
     return "whether the winner trains as a plain layout does was not compared"
 
 
+def _unlike_batches(evidence: Evidence) -> str:
+    sizes = {measurement.global_batch for measurement in evidence.measurements if measurement.outcome in TIMED}
+    if not evidence.recipe.grad_accum or len(sizes) < 2:
+        return ""
+    return (
+        f"global batches of {min(sizes):,} to {max(sizes):,} are different recipes, and speed alone does not choose"
+        " between them"
+    )
+
+
 def _remarked(evidence: Evidence) -> str:
     return "" if evidence.winning_point is None else evidence.winning_point.main_run.remark
 
@@ -120,6 +130,7 @@ DECLARED: Mapping[str, Callable[[Evidence], str]] = {
     "forced balance": _forced_balance,
     "predicted": _predicted,
     "few tried": _few_tried,
+    "unlike batches": _unlike_batches,
     "not repeated": _not_repeated,
     "not gated": _not_gated,
     "as reported": _remarked,

@@ -322,5 +322,5 @@ _CANNOT = frozenset({Outcome.OOM, Outcome.FAILED, Outcome.HUNG, Outcome.DIVERGED
 
 
 def _largest(pairs: Iterable[tuple[float, float]]) -> float:
-    errors = [abs(reference - value) / max(abs(value), 1e-12) for value, reference in pairs]
-    return max((error if math.isfinite(error) else math.inf for error in errors), default=0.0)
+    errors = [abs(value - reference) / max(abs(reference), 1e-12) for reference, value in pairs]
+    return max((error if math.isfinite(error) else math.inf for error in errors), default=math.inf)

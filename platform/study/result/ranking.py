@@ -107,24 +107,14 @@ class PointRuns:
         return (*((self.search,) if self.search else ()), *self.runs)
 
     def beside(self, other: "PointRuns") -> "Comparison":
+        """Returns the comparison with a point of another recipe or study; `RecipeResult.beside` has those of one."""
         return compared(self, other)
-
-    @property
-    def typical(self) -> Measurement:
-        """The decisive run of median speed; if a run failed, the last failed one."""
-        if len(self.decisive) == 1:
-            return self.decisive[0]
-        lost_runs = [run for run in self.decisive if run.outcome is not Outcome.OK]
-        if lost_runs:
-            return lost_runs[-1]
-        middle = statistics.median_low(speed_of(run) for run in self.decisive)
-        return next(run for run in self.decisive if speed_of(run) == middle)
 
     @property
     def main_run(self) -> Measurement:
         """The run shown for the point: among the decisive runs with the longest accumulation, the one of median speed.
 
-        If that run's speed differs from the point's median by more than `DISTURBED`, `typical` is shown instead.
+        If that run's speed differs from the point's median by more than `DISTURBED`, the run of median speed is shown.
         """
         if len(self.decisive) == 1:
             return self.decisive[0]
@@ -133,7 +123,7 @@ class PointRuns:
         middle = statistics.median_low(speed_of(run) for run in runs)
         median = self.median_tokens_per_s
         if median is not None and abs(middle / median - 1) > DISTURBED:
-            return self.typical
+            return next(run for run in self.decisive if speed_of(run) == median)
         return next(run for run in runs if speed_of(run) == middle)
 
     @property
@@ -222,7 +212,7 @@ def points(measurements: Iterable[Measurement], paces: Paces = UNKNOWN) -> list[
 def by_speed(of_recipe: Iterable[PointRuns]) -> list[PointRuns]:
     """Returns one recipe's points that may win, ordered by their medians alone, the fastest first."""
     able = (point for point in of_recipe if point.speeds)
-    return sorted(able, key=lambda point: -statistics.median_low(point.derived_speeds))
+    return sorted(able, key=lambda point: (-statistics.median_low(point.derived_speeds), _place(point.decisive[0])))
 
 
 def ranked(measurements: Iterable[Measurement]) -> list[PointRuns]:
@@ -235,21 +225,29 @@ def rank(of_recipe: Sequence[PointRuns]) -> list[PointRuns]:
     The best of many single figures is biased upwards, and a second run shows by how much. So a point without
     confirmation runs ranks behind those that have them, unless its search figure exceeds all of theirs. Confirmed
     points are ordered by the median over runs with numbers that other points also have. A run that only the leader has
-    is a draw that the others lack; it counts only if it is slower than this median by more than `DISTURBED`.
+    is a draw that the others lack; it counts only if it is slower than this median by more than `DISTURBED`. Points
+    of equal speed are ordered by their names, because the order of their lines is that in which trials happened to end.
     """
     able = [point for point in of_recipe if point.speeds]
     times = Counter(run.repeat for point in able for run in point.runs)
     bar = max((point.derived_tokens_per_s for point in able if point.runs and point.search), default=-math.inf)
 
-    def order(point: PointRuns) -> tuple[bool, float]:
+    def order(point: PointRuns) -> tuple[bool, float, tuple[str, int]]:
         shared = [point.derived(run) for run in point.runs if times[run.repeat] > 1]
         alone = [point.derived(run) for run in point.runs if times[run.repeat] == 1]
         median = statistics.median_low(shared or point.derived_speeds)
         if shared and alone and statistics.median_low(alone) < (1 - DISTURBED) * median:
             median = statistics.median_low(point.derived_speeds)
-        return not point.runs and median <= bar, -median
+        return not point.runs and median <= bar, -median, _place(point.decisive[0])
 
     return sorted(able, key=order)
+
+
+def _place(run: Measurement) -> tuple[str, int]:
+    """Returns the order of points of equal speed: by layout, then by micro-batch, of which a small one needs less
+    memory.
+    """
+    return run.layout.id, run.batch.micro_batch
 
 
 def winner(measurements: Iterable[Measurement], paces: Paces = UNKNOWN) -> Measurement | None:
@@ -270,9 +268,10 @@ def winner(measurements: Iterable[Measurement], paces: Paces = UNKNOWN) -> Measu
         speed = measurement.tokens_per_s
         if (
             speed is None
-            or not (speed := speed / pace_of(measurement, paces)) > most
+            or not (speed := speed / pace_of(measurement, paces)) >= most
             or measurement.outcome is not Outcome.OK
             or not math.isfinite(speed)
+            or (fastest is not None and speed == most and _place(measurement) > _place(fastest))
         ):
             continue
         if not confirmed or (measurement.layout, measurement.batch) not in confirmed:
@@ -294,13 +293,22 @@ class Spread:
 def comparisons(order: Sequence[PointRuns]) -> list[Comparison]:
     """Returns the comparisons of a ranking's best point with the next best and with all confirmed points, in ranking
     order.
-
-    Two pairs estimate their own spread poorly, so a comparison of two pairs uses the spread pooled over all
-    comparisons.
     """
-    others = [other for place, other in enumerate(order) if place == 1 or (place and other.runs)]
-    pooled = _pooled([_pair_logs(order[0], other) for other in others])
-    return [compared(order[0], other, of_two=pooled) for other in others]
+    pooled = pooled_spread(order)
+    return [compared(order[0], other, of_two=pooled) for other in _compared_with_best(order)]
+
+
+def pooled_spread(order: Sequence[PointRuns]) -> Spread | None:
+    """Returns the spread of a ranking's paired runs, pooled over the comparisons with its best point; None if no
+    comparison has two pairs.
+
+    Two pairs estimate their own spread poorly.
+    """
+    return _pooled([_pair_logs(order[0], other) for other in _compared_with_best(order)])
+
+
+def _compared_with_best(order: Sequence[PointRuns]) -> list[PointRuns]:
+    return [other for place, other in enumerate(order) if place == 1 or (place and other.runs)]
 
 
 def compared(best: PointRuns, other: PointRuns, *, of_two: Spread | None = None) -> Comparison:

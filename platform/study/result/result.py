@@ -14,7 +14,17 @@ from platform.study.result.caveats import Caveat, Evidence, caveats_of
 from platform.study.result.coverage import Coverage, coverage
 from platform.study.result.float8_price import Float8Price, in_bf16, price_of
 from platform.study.result.gate import GateVerdict, has_curves, verdict_on
-from platform.study.result.ranking import Comparison, PointRuns, compared, comparisons, points, rank, speed_of
+from platform.study.result.ranking import (
+    Comparison,
+    PointRuns,
+    Spread,
+    compared,
+    comparisons,
+    points,
+    pooled_spread,
+    rank,
+    speed_of,
+)
 from platform.study.result.tie_break import contenders_of, unresolved_of
 from trainers.records.journal import GateCurves, Profile, StudyHeader
 from trainers.records.measurement import Measurement, Outcome
@@ -81,7 +91,11 @@ class RecipeResult:
         """The winner compared with the best other layout; None without a winner or another layout."""
         best, other = self.winning_point, self.runner_up
         point = self.point_of(other) if other is not None else None
-        return compared(best, point) if best is not None and point is not None else None
+        return self.beside(best, point) if best is not None and point is not None else None
+
+    def beside(self, first: PointRuns, second: PointRuns) -> Comparison:
+        """Returns the comparison of two of the recipe's points, the same in every sentence and view."""
+        return compared(first, second, of_two=self._spread)
 
     def point_of(self, measurement: Measurement) -> PointRuns | None:
         """Returns the point that has `measurement` (by identity) among its runs; None if there is none."""
@@ -99,6 +113,10 @@ class RecipeResult:
     @functools.cached_property
     def comparisons(self) -> tuple[Comparison, ...]:
         return tuple(comparisons(self.ranking))
+
+    @functools.cached_property
+    def _spread(self) -> Spread | None:
+        return pooled_spread(self.ranking)
 
     @functools.cached_property
     def gates(self) -> tuple[tuple[GateCurves, GateVerdict | None], ...]:
@@ -194,7 +212,9 @@ class StudyResult:
         """Returns the comparison of two measurements' points; None for one point, other recipes or another study."""
         of_recipe = self.by_id.get(first.recipe.id)
         sides = [of_recipe and of_recipe.point_of(measurement) for measurement in (first, second)]
-        return compared(sides[0], sides[1]) if sides[0] and sides[1] and sides[0] is not sides[1] else None
+        if of_recipe is None or sides[0] is None or sides[1] is None or sides[0] is sides[1]:
+            return None
+        return of_recipe.beside(sides[0], sides[1])
 
     @property
     def is_resolved(self) -> bool:

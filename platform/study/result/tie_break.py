@@ -1,16 +1,11 @@
 """Contenders: the points that may be fastest if the machine was disturbed, and whether their order is resolved."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from platform.study.result.ranking import DISTURBED, PointRuns, compared, ranked
-from trainers.records.measurement import Measurement
+from platform.study.result.ranking import DISTURBED, PointRuns, compared
 
 MOST = 3
 """Largest number of contenders, which is also the number of finalists."""
-
-
-def contenders(measurements: Iterable[Measurement]) -> list[PointRuns]:
-    return contenders_of(ranked(measurements))
 
 
 def contenders_of(order: Sequence[PointRuns]) -> list[PointRuns]:
@@ -30,11 +25,6 @@ def contenders_of(order: Sequence[PointRuns]) -> list[PointRuns]:
     return candidates if is_open else []
 
 
-def unresolved(measurements: Iterable[Measurement]) -> list[PointRuns]:
-    """Returns one recipe's leader and the contenders that it neither beats nor ties with; empty if there are none."""
-    return unresolved_of(contenders(measurements))
-
-
 def unresolved_of(candidates: Sequence[PointRuns]) -> list[PointRuns]:
     """Returns the leader and the contenders that it neither beats nor ties with; empty if there are none."""
     if not candidates:
@@ -42,12 +32,6 @@ def unresolved_of(candidates: Sequence[PointRuns]) -> list[PointRuns]:
     leader, *others = candidates
     still_open = [other for other in others if not _is_resolved(leader, other)]
     return [leader, *still_open] if still_open else []
-
-
-def named_winner(measurements: Sequence[Measurement]) -> Measurement | None:
-    """Returns the winner of one recipe; None if nothing ran or the fastest point is not resolved."""
-    order = ranked(measurements)
-    return order[0].main_run if order and not unresolved(measurements) else None
 
 
 def _far_ahead(point: PointRuns, leader: PointRuns) -> bool:

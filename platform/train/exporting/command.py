@@ -41,7 +41,7 @@ from platform.train.exporting.formats import (
     write_deepspeed,
     write_torchrun,
 )
-from platform.train.exporting.trainer_flags import trainer_flags
+from platform.train.exporting.trainer_flags import done_otherwise, trainer_flags
 from platform.train.target import Target, read_target
 from platform.train.train_options import TrainOptions
 from platform.train.training_folder import TrainingFolder
@@ -132,12 +132,33 @@ def export(options: ExportOptions) -> Exported:
     return exporters.get(options.to, _export_layout)(options, out)
 
 
+def _check_effect(options: ExportOptions) -> None:
+    """Checks that every option has an effect on this export.
+
+    Raises:
+        InputError: one has none.
+    """
+    needless = {
+        "transformers": ("tokens", "data", "start_from", "run", "device"),
+        "trainer-flags": ("tokens", "data", "start_from", "run", "device", "merged"),
+    }.get(options.to, ("merged",))
+    given = [f"--{name.replace('_', '-')}" for name in needless if getattr(options, name) not in (None, False)]
+    if options.to != "transformers" and options.dtype != "fp32":
+        given.append("--dtype")
+    if given:
+        raise InputError(
+            f"an export --to {options.to} has no use for {', '.join(given)}: leave out what it lacks, or name another"
+            " program by --to"
+        )
+
+
 def _export_model(options: ExportOptions, out: Path) -> Exported:
     folder = TrainingFolder(absolute_path(options.target), trusted=options.trust)
     plan = folder.plan()
     newest, damages = (None, []) if plan is None else folder.verified_checkpoint()
     if plan is None or newest is None:
         raise InputError(f"{folder.path} holds no checkpoint of a training: give platform.train's --out")
+    _check_effect(options)
     remarks = [f"The checkpoint {damage.path.name} is not used: {damage.reason}" for damage in damages]
     has_adapters = plan.recipe.adapter_rank > 0
     if options.merged and not has_adapters:
@@ -164,6 +185,7 @@ def _export_model(options: ExportOptions, out: Path) -> Exported:
 
 
 def _export_layout(options: ExportOptions, out: Path) -> Exported:
+    _check_effect(options)
     plan, target, device = _plan(options)
     if options.run is not None:
         check_devices(plan, device, options.run)
@@ -203,9 +225,7 @@ def speed(options: ExportOptions, steps: int) -> str:
 
 
 def _export_flags(options: ExportOptions, out: Path) -> Exported:
-    if options.tokens or options.data or options.start_from or options.run is not None:
-        raise InputError("--to trainer-flags writes flags of a script that knows its data: leave --tokens, --data,"
-                         " --start-from and --run out")  # fmt: skip
+    _check_effect(options)
     target = read_target(options.target, absolute_path(options.studies), None, trusted=options.trust)
     if target.recipe is None or target.batch is None:
         raise InputError(f"{options.target} has no recipe and batch, from which flags could be written: give a study")
@@ -214,8 +234,12 @@ def _export_flags(options: ExportOptions, out: Path) -> Exported:
     with replacing(out / "flags.txt") as part:
         part.write_text(f"{flags}\n")
     about = f"{out / 'flags.txt'} has the flags of {target.layout.label} for a script with TrainingArguments:"
+    command = f"torchrun --nproc-per-node {target.layout.world_size} train.py {flags}"
     return Exported(
-        folder=out, remarks=(about, f"torchrun --nproc-per-node {target.layout.world_size} train.py {flags}")
+        folder=out,
+        limits=tuple(done_otherwise(target.recipe)),
+        caveats=tuple(target.caveats),
+        remarks=(about, command, "They do not carry:"),
     )
 
 

@@ -46,6 +46,12 @@ def check_devices(plan: TrainingPlan, device: Device, steps: int) -> None:
     """
     if steps < _WARM_UP + 2:
         raise InputError(f"--run takes at least {_WARM_UP + 2} steps, of which {_WARM_UP} warm up, got {steps}")
+    per_step = plan.tokens_per_step(plan.phases[0])
+    if (num_steps := -(-plan.phases[0].end_tokens // per_step)) < _WARM_UP + 2:
+        raise InputError(
+            f"--run takes at least {_WARM_UP + 2} steps, of which {_WARM_UP} warm up, and the training has {num_steps}:"
+            f" give --tokens {(_WARM_UP + 2) * per_step} or more"
+        )
     world_size, num_gpus = plan.phases[0].layout.world_size, _num_gpus()
     if device == "cuda" and num_gpus < world_size:
         raise InputError(

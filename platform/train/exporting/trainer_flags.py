@@ -38,7 +38,10 @@ def trainer_flags(recipe: Recipe, layout: Layout, batch: BatchPoint) -> list[str
         "gradient_accumulation_steps": batch.grad_accum,
         "optim": _OPTIMIZERS[recipe.optimizer],
         "learning_rate": recipe.learning_rate,
+        "weight_decay": recipe.weight_decay,
         "max_grad_norm": recipe.grad_clip,
+        # By default Trainer makes DDP look for unused parameters in each step, as the measured point does not.
+        "ddp_find_unused_parameters": False,
         **_PRECISIONS[recipe.compute_precision],
     }
     if recipe.optimizer == "adamw":
@@ -52,6 +55,13 @@ def trainer_flags(recipe: Recipe, layout: Layout, batch: BatchPoint) -> list[str
     if layout.grad_sync == "every" and batch.grad_accum > 1:
         values["accelerator_config"] = json.dumps({"gradient_accumulation_kwargs": {"sync_each_batch": True}})
     return [word for name, value in values.items() for word in (f"--{name}", _text(value))]
+
+
+def done_otherwise(recipe: Recipe) -> Iterator[str]:
+    """Yields a line for each part of the recipe that Trainer does differently."""
+    if recipe.weight_decay and recipe.decay == "all":
+        yield "weight decay of norms and biases: Trainer's takes matrices alone"
+    yield "a learning rate that stays: Trainer's falls to 0 in a line, without --lr_scheduler_type"
 
 
 def _text(value: Any) -> str:
@@ -73,7 +83,7 @@ def _without_flag(recipe: Recipe, layout: Layout) -> Iterator[str]:
         yield f"{recipe.state_precision} states"
     if recipe.compute_precision not in _PRECISIONS:
         yield f"{recipe.compute_precision} compute"
-    for name in ("compression", "attention_mask", "trained_tokens", "decay", "adapter", "balance_loss"):
+    for name in ("compression", "attention_mask", "trained_tokens", "adapter", "balance_loss"):
         if (value := getattr(recipe, name)) != defaults_of(Recipe)[name]:
             yield axes_of(Recipe)[name].words(value)
 

@@ -14,7 +14,6 @@ from platform.report.summary import verdicts
 from platform.search.confirmation.recipe_confirmation import MOST_ROUNDS, SURE_ROUNDS
 from platform.search.setup.confirmation_rules import ConfirmationRules
 from platform.study.result.result import StudyResult
-from platform.study.result.tie_break import named_winner, unresolved
 from platform.study.study import Study
 from tests.search.loop.backend import LAYOUTS, Backend, Make, fast, history_of, out_of_memory, result
 from trainers.records.job import GateSize, Job
@@ -55,7 +54,7 @@ def test_contenders_run_in_turn_until_their_order_is_resolved(make: Make, backen
     ran = [(job.layout, job.repeat) for job in backend.jobs[3:] if job.rungs]
     assert ran[0] == (LAYOUTS[0], 1) and {layout for layout, repeat in ran if repeat == 2} == set(LAYOUTS)
     history = history_of(study)
-    best = named_winner(history.measurements)
+    best = StudyResult.of(history).of_study[0].winner
     assert best is not None and best.layout == LAYOUTS[0]
     assert verdict(StudyResult.of(history)) == (0, "") and len(history.gates) == 2, (
         "the gate's reference runs once they are resolved"
@@ -73,7 +72,7 @@ def test_a_contender_that_takes_the_lead_has_its_last_run_with_the_gate(
 ) -> None:
     backend.play = search_then(lambda job: FASTEST[job.layout] * (0.6 if job.layout == LAYOUTS[1] else 0.4))
     backend.run(make(rules=LAST))
-    best = named_winner(history_of(study).measurements)
+    best = StudyResult.of(history_of(study)).of_study[0].winner
     assert best is not None and best.layout == LAYOUTS[1]
     last = [job.layout for job in backend.jobs if job.is_winner_run and job.rungs]
     assert last == [LAYOUTS[0], LAYOUTS[1]], "whatever rounds it had before"
@@ -82,7 +81,7 @@ def test_a_contender_that_takes_the_lead_has_its_last_run_with_the_gate(
 def test_a_passing_disturbance_costs_a_few_runs_and_no_verdict(make: Make, backend: Backend, study: Study) -> None:
     backend.play = search_then(lambda job: FASTEST[job.layout] / (2 if job.repeat == 1 else 1))
     backend.run(make(rules=LAST))
-    best = named_winner(history_of(study).measurements)
+    best = StudyResult.of(history_of(study)).of_study[0].winner
     assert best is not None and (best.layout, best.tokens_per_s) == (LAYOUTS[0], 4000.0)
 
 
@@ -119,10 +118,10 @@ def test_where_it_stays_open_no_winner_is_named_and_a_resumed_study_goes_on_with
     before = len(backend.jobs)
     backend.play = search_then(lambda job: FASTEST[job.layout])
     for _ in range(3):  # the quiet rounds must come to outweigh the noisy ones
-        if unresolved(history_of(study).measurements):
+        if StudyResult.of(history_of(study)).of_study[0].unresolved:
             backend.run(make(rules=LAST), max_trials=100)
     assert backend.jobs[before].repeat > 1, "it begins with the contenders"
-    best = named_winner(history_of(study).measurements)
+    best = StudyResult.of(history_of(study)).of_study[0].winner
     assert best is not None and best.layout == LAYOUTS[0]
 
 
@@ -152,7 +151,7 @@ def test_more_rounds_run_while_they_take_no_longer_than_the_search(make: Make, b
 def test_a_contender_that_is_lost_in_a_run_leaves_the_others(make: Make, backend: Backend, study: Study) -> None:
     backend.play = search_then(lambda job: None if job.layout == LAYOUTS[1] else FASTEST[job.layout] / 2)
     backend.run(make(rules=LAST))
-    best = named_winner(history_of(study).measurements)
+    best = StudyResult.of(history_of(study)).of_study[0].winner
     assert best is not None and best.layout == LAYOUTS[0]
     assert sum(job.layout == LAYOUTS[1] and job.repeat > 0 for job in backend.jobs) == 1
 

@@ -66,6 +66,8 @@ def test_norms_of_fp16_s_skipped_steps_are_left_out_where_neither_is_finite() ->
     assert compare(curves(PLAIN, **skipped), curves(**skipped)).passed
     in_bf16: dict[str, Any] = {**skipped, "recipe": RECIPE}
     assert not compare(curves(PLAIN, **in_bf16), curves(**in_bf16)).passed
+    of_none: dict[str, Any] = {"recipe": FP16, "grad_norms": (math.inf,) * 3}
+    assert not compare(curves(PLAIN, **of_none), curves(**of_none)).passed, "no norm was compared"
 
 
 NAMES = ("a", "b", "c", "d")

@@ -4,8 +4,8 @@ import pytest
 
 from platform.search.confirmation.run_order import ConfirmationRun, contenders_run
 from platform.study.result.ranking import points
-from platform.study.result.tie_break import contenders, named_winner, unresolved
-from tests.samples import layout, measurement
+from platform.study.result.result import RecipeResult
+from tests.samples import layout, measurement, result_of
 from trainers.records.measurement import Measurement, Outcome
 from trainers.spec.layout import Layout
 
@@ -24,16 +24,20 @@ def runs(on: Layout, *speeds: float, first: int = 0) -> list[Measurement]:
     return [measurement(on=on, tokens_per_s=speed, repeat=first + number) for number, speed in enumerate(speeds)]
 
 
+def judged(measurements: list[Measurement]) -> RecipeResult:
+    return result_of(measurements).of_study[0]
+
+
 def layouts(measurements: list[Measurement]) -> list[Layout]:
-    return [point.main_run.layout for point in contenders(measurements)]
+    return [point.main_run.layout for point in judged(measurements).contenders]
 
 
 def test_a_winner_that_falls_far_below_its_search_figure_has_the_ones_below_it_as_contenders() -> None:
     """Checks figures that `make search` printed on a busy machine: a winner half as fast as the rows below it."""
     busy = [*runs(ONE, 5000, 2211), *runs(TWO, 4855), *runs(THREE, 4843), *runs(FOUR, 2000)]
     assert layouts(busy) == [ONE, TWO, THREE]
-    assert [point.main_run.layout for point in unresolved(busy)] == [ONE, TWO, THREE]
-    assert named_winner(busy) is None
+    assert [point.main_run.layout for point in judged(busy).unresolved] == [ONE, TWO, THREE]
+    assert judged(busy).winner is None
 
 
 @pytest.mark.parametrize(
@@ -49,8 +53,8 @@ def test_ties_and_near_orders_on_a_quiet_machine_have_a_winner(
     first: tuple[float, ...], two: tuple[float, ...]
 ) -> None:
     quiet = [*runs(ONE, *first), *runs(TWO, *two)]
-    assert contenders(quiet) == [] and unresolved(quiet) == []
-    best = named_winner(quiet)
+    assert judged(quiet).contenders == () and judged(quiet).unresolved == ()
+    best = judged(quiet).winner
     assert best is not None and best.layout == ONE
 
 
@@ -75,8 +79,8 @@ def test_a_run_that_was_disturbed_does_not_stand_for_a_point_whose_others_agree(
 
 def test_runs_beside_each_other_resolve_the_order_on_a_machine_that_stays_busy() -> None:
     busy = [*runs(ONE, 5000, 2200, 2210, 2190, 2205), *runs(TWO, 4855), *runs(TWO, 2100, 2105, 2095, first=2)]
-    assert layouts(busy) == [ONE, TWO] and unresolved(busy) == []
-    best = named_winner(busy)
+    assert layouts(busy) == [ONE, TWO] and judged(busy).unresolved == ()
+    best = judged(busy).winner
     assert best is not None and best.layout == ONE
 
 
@@ -84,33 +88,33 @@ def test_runs_beside_each_other_decide_whatever_one_had_at_another_time() -> Non
     """Checks that ONE's four further runs on the quiet machine, of which TWO had none, do not count."""
     measurements = [*runs(ONE, 5000, 4990, 4980, 4985, 4990, 2010, 1990, 2000), *runs(TWO, 4855)]
     measurements += runs(TWO, 2150, 2160, 2140, first=5)
-    assert layouts(measurements) == [TWO, ONE] and unresolved(measurements) == []
+    assert layouts(measurements) == [TWO, ONE] and judged(measurements).unresolved == ()
 
 
 def test_noise_leaves_the_order_open() -> None:
     noisy = [*runs(ONE, 5000, 2200, 3400, 1900, 2800), *runs(TWO, 4855), *runs(TWO, 3100, 2500, 2600, first=2)]
-    assert len(unresolved(noisy)) == 2 and named_winner(noisy) is None
+    assert len(judged(noisy).unresolved) == 2 and judged(noisy).winner is None
 
 
 def test_a_figure_of_the_search_alone_far_above_the_runs_is_a_contender() -> None:
     wide = measurement(on=ONE, tokens_per_s=5000, windows_s=(1.0, 2.0, 0.5))
     measurements = [wide, *runs(ONE, 2211, first=1), *runs(TWO, 4200)]
     assert not points(measurements)[0].disturbed, "its interval is wide"
-    assert layouts(measurements) == [ONE, TWO] and unresolved(measurements)
+    assert layouts(measurements) == [ONE, TWO] and judged(measurements).unresolved
 
 
 def test_a_figure_of_the_search_alone_whose_interval_holds_the_runs_is_none() -> None:
     apart = (1.0, 1.3, 0.7)
     first = [measurement(on=ONE, tokens_per_s=1300, windows_s=apart), *runs(ONE, 1020, first=1)]
-    assert unresolved([*first, *runs(TWO, 1200)])
-    assert not unresolved([*first, measurement(on=TWO, tokens_per_s=1200, windows_s=apart)])
+    assert judged([*first, *runs(TWO, 1200)]).unresolved
+    assert not judged([*first, measurement(on=TWO, tokens_per_s=1200, windows_s=apart)]).unresolved
 
 
 def test_what_can_win_no_more_is_no_contender() -> None:
     lost = measurement(on=TWO, tokens_per_s=None, repeat=2, outcome=Outcome.OOM)
     measurements = [*runs(ONE, 5000, 2211), *runs(TWO, 4855), lost, *runs(THREE, 2000)]
-    assert contenders(measurements) == []
-    best = named_winner(measurements)
+    assert judged(measurements).contenders == ()
+    best = judged(measurements).winner
     assert best is not None and best.layout == ONE
 
 
@@ -118,7 +122,7 @@ def test_contenders_run_in_turn_and_back_again() -> None:
     measurements = [*runs(ONE, 5000, 2211), *runs(TWO, 4855), *runs(THREE, 4843)]
     letters = {ONE: "A", TWO: "B", THREE: "C"}
     order: list[tuple[str, int]] = []
-    while (run := contenders_run(contenders(measurements), after=1, most_rounds=3)) is not None:
+    while (run := contenders_run(judged(measurements).contenders, after=1, most_rounds=3)) is not None:
         assert isinstance(run, ConfirmationRun)
         order.append((letters[run.point.layout], run.repeat))
         measurements += runs(run.point.layout, 2000, first=run.repeat)
@@ -129,5 +133,5 @@ def test_contenders_run_in_turn_and_back_again() -> None:
 
 def test_one_that_joins_late_begins_with_the_round_of_the_others() -> None:
     measurements = [*runs(ONE, 5000, 2211, 2000, 2000, 2000), *runs(TWO, 4855)]
-    run = contenders_run(contenders(measurements), after=1, most_rounds=6)
+    run = contenders_run(judged(measurements).contenders, after=1, most_rounds=6)
     assert run is not None and (run.point.layout, run.repeat) == (TWO, 4)

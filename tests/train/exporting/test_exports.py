@@ -188,3 +188,25 @@ def test_a_model_s_config_is_written_without_warnings_of_libraries_that_are_not_
     child = subprocess.run(command, cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=300)
     assert (child.returncode, child.stdout, child.stderr) == (0, "\n", "")
     assert (tmp_path / "config.json").exists()
+
+
+def test_a_run_longer_than_the_training_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    target = write_layout(tmp_path / "layout.json", DDP)
+    argv = ["--to", "torchrun", "--tokens", str(4 * STEP), "--device", "cpu", "--out", str(tmp_path / "out")]
+    assert command.main([str(target), *argv, "--run", "10"]) == 2
+    expected = f"of which 3 warm up, and the training has 4: give --tokens {5 * STEP} or more"
+    assert expected in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_an_end_before_the_steps_that_were_asked_for_is_told(tmp_path: Path):
+    target, out = write_layout(tmp_path / "layout.json", DDP), tmp_path / "out"
+    argv = ["--to", "torchrun", "--tokens", str(2 * STEP - 1), "--device", "cpu", "--out", str(out)]
+    assert command.main([str(target), *argv]) == 0
+    environment = {**ENVIRONMENT, "PYTHON": sys.executable}
+    for options, words in (
+        (["--steps", "9"], "Ended after step 2, without a checkpoint."),
+        ([], f"Trained on {2 * STEP:,} tokens;"),
+    ):
+        launch = [str(out / "launch.sh"), *options]
+        completed = subprocess.run(launch, env=environment, capture_output=True, text=True, check=False)
+        assert completed.returncode == 0 and words in completed.stdout, completed.stdout + completed.stderr[-2000:]
