@@ -21,7 +21,7 @@ from platform.cluster.nodes import ClusterHandle, ask, handle_of, this_machine
 from platform.common.errors import ClusterError, InputError
 from platform.common.output import print_line
 from platform.common.progress import Progress
-from platform.common.signals import ends_when_interrupted, sigterm_restored, skip_exit_hooks
+from platform.common.signals import counted_interrupts, ends_when_interrupted, sigterm_restored, skip_exit_hooks
 from trainers import startup
 from trainers.commands.processes import environment_at_start
 from trainers.host.node import error_of
@@ -137,12 +137,35 @@ def connected(
         message = _first_line(getattr(error, "cause", None) or error)
         raise ClusterError(f"Ray failed with {type(error).__name__}: {message}") from error
     finally:
-        if gcs_address and head.is_lost(gcs_address):
-            skip_exit_hooks()  # Ray ends the process with exit code 1 when it leaves a lost head
-        else:
-            ray.shutdown()
-        if session is not None:
-            leftovers.end_session(session, keeps_logs=keeps_logs)
+        # An interrupt waits: raised here, it would leave processes and the session's folder behind.
+        with ends_when_interrupted(), counted_interrupts():
+            if gcs_address and head.is_lost(gcs_address):
+                skip_exit_hooks()  # Ray ends the process with exit code 1 when it leaves a lost head
+            else:
+                _shut_down()
+            if session is not None:
+                leftovers.end_session(session, keeps_logs=keeps_logs)
+
+
+def _shut_down() -> None:
+    """Disconnects from Ray, or ends our own, and keeps this process's SIGTERM handler.
+
+    Ray's core worker leaves the default action behind, by which the process would end without sweeping its session.
+    Before Ray ends its processes, which takes a second, the handler is set again.
+    """
+    import ray
+
+    node = cast(Any, ray)._private.worker._global_node
+    with sigterm_restored() as restore:
+        if node is not None:
+            end_processes = node.kill_all_processes
+
+            def restore_first(*arguments: Any, **named: Any) -> None:
+                restore()
+                end_processes(*arguments, **named)
+
+            node.kill_all_processes = restore_first
+        ray.shutdown()
 
 
 def _address(address: str | None) -> str:

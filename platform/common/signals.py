@@ -152,14 +152,21 @@ def still_ending() -> None:
 
 
 @contextlib.contextmanager
-def sigterm_restored() -> Generator[None]:
-    """Restores the present SIGTERM handler on leaving, because Ray installs its own when it connects."""
+def sigterm_restored() -> Generator[Callable[[], None]]:
+    """Restores the present SIGTERM handler on leaving, and when the yielded function is called.
+
+    Ray installs its own when it connects, and leaves the default action when it disconnects.
+    """
     before = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
+
+    def restore() -> None:
         if callable(before) and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)
+
+    try:
+        yield restore
+    finally:
+        restore()
 
 
 def leave() -> NoReturn:
