@@ -77,9 +77,10 @@ class Played:
 
 
 def disturbed(job: Job, batch: BatchPoint) -> Measurement:
-    """Returns a measurement in which, in each new process, another one of two layouts is slowed down."""
-    is_slowed = job.repeat and (job.repeat + (job.layout.checkpointing == "none")) % 2 == 0
-    return result(job, batch, 400.0 if is_slowed else 1000.0, step_time_derived=not job.repeat)
+    """Returns a measurement in which, in each new process, another of two layouts is slowed down, the leader first."""
+    is_leader = job.layout.checkpointing == "none"
+    is_slowed = job.repeat and (job.repeat + is_leader) % 2 == 0
+    return result(job, batch, (1000.0 + is_leader) * (0.4 if is_slowed else 1.0), step_time_derived=not job.repeat)
 
 
 def play_sessions(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Played:

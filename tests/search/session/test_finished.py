@@ -122,9 +122,10 @@ def test_it_is_not_where_contenders_are_not_resolved(tmp_path: Path, space: Path
     request = _request(space, "--searcher", "sweep")
 
     def disturbed(job: Job, batch: BatchPoint) -> Measurement:
-        """Returns a measurement in which, in each run, another one of the two layouts is slowed down."""
-        is_slowed = job.repeat and (job.repeat + (job.layout.checkpointing == "none")) % 2 == 0
-        speed = 1000.0 * batch.micro_batch * (0.4 if is_slowed else 1.0)
+        """Returns a measurement in which, in each run, another of two layouts is slowed down, the leader first."""
+        is_leader = job.layout.checkpointing == "none"
+        is_slowed = job.repeat and (job.repeat + is_leader) % 2 == 0
+        speed = (1000.0 + is_leader) * batch.micro_batch * (0.4 if is_slowed else 1.0)
         return result(job, batch, speed, step_time_derived=not job.repeat)
 
     with Study.create(tmp_path / "studies", "made-up") as study:
