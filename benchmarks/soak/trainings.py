@@ -1,7 +1,7 @@
 """Soaks trainings, and compares each with one that nothing disturbed.
 
 A training of a small model meets up to six faults at random moments; what ended is begun again by the same command,
-until it is trained. Then its losses are those of the undisturbed training, bit for bit, or within 1e-5 where its number
+until it is trained. Then its losses are those of the undisturbed training, bit for bit, or within 5e-5 where its number
 of workers was another one for a while.
 """
 
@@ -34,8 +34,10 @@ _ALONE = 3
 """Sessions without a fault after which a training must be complete."""
 _DISK_MIB = 64
 _WORKERS = {1: Layout(engine="ddp"), 2: DDP, 4: Layout(engine="ddp", dp_replicate=4)}
-_TOLERANCE = 1e-5
-"""Relative difference of a loss in fp32 where sums were taken over other numbers of workers."""
+_TOLERANCE = 5e-5
+"""Relative difference of a loss in fp32 where sums were taken over other numbers of workers: undisturbed trainings on 1
+and 4 workers are up to 1.5e-5 away from one on 2 (docs/lab/faults.csv#soak-rounding.2).
+"""
 
 
 class TrainingSoak:
