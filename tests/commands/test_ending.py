@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainers.commands.ending import LONGEST, cause, outcome_of
+from trainers.commands.ending import LONGEST, cause, node_of_cause, outcome_of
 from trainers.records.measurement import Outcome
 
 LAUNCHER = """
@@ -73,3 +73,22 @@ def test_a_code_of_a_kill_is_a_lack_of_memory(code: int, outcome: Outcome) -> No
 def test_a_cause_is_the_last_line_where_nothing_is_an_error() -> None:
     assert cause("step 1\nusage: train.py [-h]\ntrain.py: error: no such flag\n") == "train.py: error: no such flag"
     assert cause("") == "it printed nothing"
+
+
+MEMORY = "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"
+
+
+@pytest.mark.parametrize(
+    ("codes", "failed", "texts", "number"),
+    [
+        ([1, None], [0], ["RuntimeError: Connection closed by peer", MEMORY], 1),
+        ([1, 1], [0, 1], ["RuntimeError: Connection closed by peer", MEMORY], 1),
+        ([None, 1], [1], ["step 3", "ValueError: x"], 1),
+        ([1, 0], [0], ["ValueError: x", MEMORY], 0),
+        ([0, 0], [], ["", ""], 0),
+    ],
+)
+def test_the_node_that_ran_out_of_memory_is_named_before_its_launcher_has_ended(
+    codes: list[int | None], failed: list[int], texts: list[str], number: int
+) -> None:
+    assert node_of_cause(codes, failed, texts) == number

@@ -1,6 +1,7 @@
 """Finds the cause of a command's end from its exit code and output."""
 
 import re
+from collections.abc import Sequence
 
 from trainers.host.failures import GIB, requested_bytes, size
 from trainers.records.measurement import Outcome
@@ -41,6 +42,20 @@ def outcome_of(code: int, text: str) -> tuple[Outcome, str]:
     if code in _KILL_CODES or _KILLED.search(text):
         return Outcome.OOM, "a process was killed by signal 9, as the system does where host memory runs out"
     return Outcome.FAILED, cause(text)
+
+
+def node_of_cause(codes: Sequence[int | None], failed: Sequence[int], texts: Sequence[str]) -> int:
+    """Returns the number of the node whose output says why a command ended: the first in `failed`, or one that ran out
+    of memory.
+
+    `codes` are exit codes, None before a tree has ended: the peers of a lost rank may fail before the launcher of that
+    rank, whose output already has the error.
+    """
+    unended = [number for number, code in enumerate(codes) if code is None]
+    for number in (*failed, *unended):
+        if outcome_of(codes[number] or 1, texts[number])[0] is Outcome.OOM:
+            return number
+    return (*failed, 0)[0]
 
 
 def cause(text: str) -> str:

@@ -9,13 +9,12 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from trainers.commands.ending import outcome_of
+from trainers.commands.ending import node_of_cause
 from trainers.commands.processes import free_port
 from trainers.commands.run import Starter
 from trainers.commands.steps import Step, StepLineError
 from trainers.commands.trees import LocalTree
 from trainers.records.job import Job
-from trainers.records.measurement import Outcome
 from trainers.spec.codec import from_json, to_json
 from trainers.spec.workload import Workload
 
@@ -208,10 +207,9 @@ class TreesOnNodes:
         return [*self._first.new_steps(), *steps]
 
     def text(self) -> str:
-        """Returns the output of the first node that ran out of memory, else of the first that failed, with its name."""
+        """Returns the output of the node that says why the command ended, with the node's name."""
         texts = [self._first.text(), *ray.get([actor.text.remote() for actor in self._others], timeout=_ANSWER_S)]
-        lacking = [n for n in self._failed if outcome_of(self._codes[n] or 0, texts[n])[0] is Outcome.OOM]
-        number = (lacking or self._failed or [0])[0]
+        number = node_of_cause(self._codes, self._failed, texts)
         return f"[node {number}, {self._addresses[number]}]\n{texts[number]}"
 
     def close(self) -> None:
