@@ -43,6 +43,17 @@ def is_lost(head: str) -> bool:
     return _error_of(head) is not None
 
 
+def loss_of(raylet: str) -> str:
+    """Returns a sentence if the raylet at HOST:PORT refuses connections, else "".
+
+    Without it Ray ends this process, and prints nothing, as soon as a value is stored in the raylet's object store.
+    """
+    host, _, port = raylet.rpartition(":")
+    if raylet and isinstance(error := error_of(host, int(port)), ConnectionRefusedError):
+        return f"{RAYLET} at {raylet} has ended ({error.strerror})"
+    return ""
+
+
 def _watch(addresses: Mapping[str, str], on_loss: Callable[[str], None], is_over: threading.Event) -> None:
     answered_s = dict.fromkeys(addresses, time.monotonic())
     while not is_over.wait(_POLL_S):

@@ -28,6 +28,7 @@ from trainers.spec.support import refusal
 if TYPE_CHECKING:
     from trainers.training.attempt import AttemptEnd
 
+_REMAIN = "; the checkpoints remain: the same command resumes the training"
 _MOST_LOST = 5
 """Largest number of attempts in a row that may be lost without a new checkpoint or a further step."""
 _LOOK_S = 0.5
@@ -123,8 +124,8 @@ class Attempts:
                     num_lost = 0 if further else num_lost + 1
                     if num_lost >= _MOST_LOST:
                         raise ClusterError(
-                            f"workers were lost {num_lost} times without a further step, last because {attempt.reason};"
-                            " the checkpoints remain: the same command resumes the training"
+                            f"workers were lost {num_lost} times without a further step, last because"
+                            f" {attempt.reason}{_REMAIN}"
                         )
                     progress.print_line(
                         f"A worker was lost ({attempt.reason}): the training resumes from the newest checkpoint."
@@ -139,6 +140,8 @@ class Attempts:
         from trainers.training import attempt  # imports torch
 
         handle, settings = self._handle, self._settings
+        if fault := head.loss_of(handle.raylet):
+            raise ClusterError(f"the training ended: {fault}{_REMAIN}")
         job = TrainingJob(
             plan=self._plan,
             folder=str(self._folder.path),
@@ -162,7 +165,7 @@ class Attempts:
                 is_over.set()
 
         def lose_cluster(fault: str) -> None:
-            faults.append(f"{fault}; the checkpoints remain: the same command resumes the training")
+            faults.append(f"{fault}{_REMAIN}")
             is_over.set()
 
         threading.Thread(target=run, daemon=True).start()

@@ -107,3 +107,10 @@ def test_what_is_raised_meanwhile_waits_for_the_cause(port: int, serve: Server) 
         threading.Thread(target=again, daemon=True).start()
         raise RuntimeError("of Ray")
     assert time.monotonic() - began_s >= 0.3
+
+
+def test_a_raylet_that_has_ended_is_said_before_ray_ends_the_process() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as raylet:
+        assert head.loss_of(f"127.0.0.1:{raylet.getsockname()[1]}") == ""
+    with closed_port() as closed:
+        assert f"at 127.0.0.1:{closed} has ended" in head.loss_of(f"127.0.0.1:{closed}")
