@@ -10,7 +10,7 @@ from pathlib import Path
 from trainers.spec.codec import json_object
 
 _ID = re.compile(r"([A-Za-z0-9][\w.-]*/[\w-][\w.-]*(?<!\.py)(?<!\.json))(?:@([\w.-][\w./-]*))?")
-_ADDRESS = re.compile(r"(?:https?://)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)")
+_ADDRESS = re.compile(r"(?:https?://)?(?:huggingface\.co|hf\.co)/(?!datasets/|spaces/|docs/)([\w.-]+/[\w.-]+)")
 _ROOT = Path(__file__).resolve().parents[__name__.count(".")]
 LONGEST_S = 15.0
 """Seconds allowed for the hub's answer; its library would retry for more than a minute."""

@@ -137,7 +137,7 @@ def connected(
         message = _first_line(getattr(error, "cause", None) or error)
         raise ClusterError(f"Ray failed with {type(error).__name__}: {message}") from error
     finally:
-        # An interrupt waits: raised here, it would leave processes and the session's folder behind.
+        # No interrupt is raised here: it would leave processes and the session's folder behind.
         with ends_when_interrupted(), counted_interrupts():
             if gcs_address and head.is_lost(gcs_address):
                 skip_exit_hooks()  # Ray ends the process with exit code 1 when it leaves a lost head

@@ -44,7 +44,7 @@ def load_yaml(path: Path, *, typed: bool = False) -> Any:
     """Returns the content of a YAML file: each scalar as it is written, or with YAML's type if `typed`.
 
     Raises:
-        InputError: the file cannot be read, is no YAML, or gives a key twice.
+        InputError: the file cannot be read, is no YAML, gives a key twice, or holds a value that is not of its type.
     """
     import yaml  # imported here to save its time in calls without a file
 
@@ -61,8 +61,12 @@ def load_yaml(path: Path, *, typed: bool = False) -> Any:
 
     try:
         return yaml.load(read_plain(path, links=True, most_bytes=_MOST_BYTES), Loader)
+    except InputError:
+        raise
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{path} is no YAML file: {one_line(str(error))}") from error
+    except (ValueError, LookupError, AttributeError) as error:  # from YAML's constructors, for tags such as !!int
+        raise InputError(f"{path} holds a value that is not of its YAML type: {one_line(str(error))}") from error
 
 
 def _value(value: Any, where: str) -> Value:

@@ -234,8 +234,9 @@ class Software:
     merges_eagerly: Array = ours(0.0)
     """1 where a ring's partial results are merged by a kernel for each operation."""
     tensor_overlap: Array = ours(0.0)
-    gathers_again: Array = ours(0.0)
     """Share of tensor parallelism's communication that overlaps with its products."""
+    gathers_again: Array = ours(0.0)
+    """1 if the backward pass gathers the inputs of sequence parallelism's first products again."""
     all_reduced_bytes: Array = ours(0.0)
     """Bytes per gradient in ZeRO-1's all-reduce of whole gradients, before each rank updates its part; 0 if gradients
     are reduce-scattered in their own type.

@@ -99,7 +99,10 @@ def notes(
     keys = {column.key for column in columns}
     if "runs" in keys:
         spread = ", std % their standard deviation, 95 % ±% half the interval of their mean" * ("std_share" in keys)
-        lines.append(f"runs: in fresh processes; the row is the one of median speed among the longest{spread}.")
+        lines.append(
+            "runs: in fresh processes; the row is that of median speed among those of the longest"
+            f" accumulation{spread}."
+        )
     if any(row.step_time_derived for row in measured):
         lines.append("~ derived from the parts of a step with fewer micro-steps")
     if measured:

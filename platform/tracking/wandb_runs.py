@@ -26,8 +26,8 @@ from trainers.records.plain_files import MissingFileError, read_plain
 
 MIRRORED = "mirrored.txt"
 """File in the folder `wandb` with a line for each run that was written."""
-_NAMES = ("model", "space", "device", "cluster", "recipes", "commit", "argv", "data")
-"""Parameters that are text, even if they look like a number."""
+_NAMES = ("model", "space", "device", "cluster", "recipes", "commit", "argv", "data", "winner_measurement_id")
+"""Parameters, and tags of the winner, that are text even if they look like a number."""
 _NEVER_MS = 2**62
 
 
@@ -138,7 +138,8 @@ class WandbRuns:
         digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
         if f"study {digest}" in self._mirrored:
             return
-        config = {**study_run.study_tags(self._header), **as_numbers(study_run.study_params(self._header)), **tags}
+        params = study_run.study_params(self._header)
+        config = {**study_run.study_tags(self._header), **as_numbers({**params, **tags})}
         run = self._begin(self._header.id, self._header.name, "study", config, notes=self._text)
         for name, rows in self._tables.items():
             columns = list(rows[0]) if rows else []

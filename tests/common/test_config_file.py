@@ -95,6 +95,10 @@ def test_further_options_stand_on_the_command_line(tmp_path: Path) -> None:
         ("- a", (), "must hold options as KEY: VALUE lines"),
         ("", (), "must hold options as KEY: VALUE lines"),
         ("a: b: c", (), "is no YAML file: mapping values are not allowed here"),
+        ("counts: !!int abc", (), "holds a value that is not of its YAML type: invalid literal for int"),
+        ("all: !!bool maybe", (), "holds a value that is not of its YAML type: 'maybe'"),
+        ("counts: !!int ''", (), "holds a value that is not of its YAML type: string index"),
+        ("counts: !!timestamp abc", (), "holds a value that is not of its YAML type: 'NoneType'"),
         ("&a {kind: *a}", (), "kind must be|is no YAML file"),
     ],
 )

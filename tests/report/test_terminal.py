@@ -139,9 +139,8 @@ def test_one_run_has_no_deviation_to_be_told() -> None:
     """Checks a layout that ran once more, as the winner alone does in a search without repeats."""
     runs_of_winner = (measurement(tokens_per_s=43000.0), measurement(tokens_per_s=41000.0, repeat=1))
     text = _render(*runs_of_winner, width=220)
-    assert (
-        "runs: in fresh processes; the row is the one of median speed among the longest." in text and "std" not in text
-    )
+    told = "runs: in fresh processes; the row is that of median speed among those of the longest accumulation."
+    assert told in text and "std" not in text
     assert "std % their standard deviation" in _render(*AGAIN, width=220)
 
 

@@ -54,6 +54,11 @@ def test_an_address_is_answered_by_its_id(address: str) -> None:
         search_spaces.load(address)
 
 
+def test_an_address_of_no_model_has_no_id() -> None:
+    with pytest.raises(ValueError, match="is not there: give a space's name"):
+        search_spaces.load("https://huggingface.co/datasets/acme")
+
+
 def test_a_file_or_folder_of_the_name_comes_first(server: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "acme/open").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)

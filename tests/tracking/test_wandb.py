@@ -107,6 +107,7 @@ def test_each_measurement_is_a_run_of_the_study_s_group(folder: Path) -> None:
     assert {(run["group"], run["project"]) for run in runs} == {("one", "layouts")}
     (study,) = by_kind["study"]
     assert study["name"] == "one" and "Fastest" in study["notes"] and study["config"]["tokens"] == 100e9
+    assert study["config"]["winner_micro_batch"] == measurement().batch.micro_batch, "a number, to sort by"
     speeds = [run["summary"].get("tokens_per_s") for run in runs if run is not study]
     assert sorted(map(float, filter(None, speeds))) == [30000.0, 40000.0]
     failed = [run for run in runs if run is not study and run["exit"]]
@@ -162,5 +163,6 @@ def test_without_the_package_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPat
 
 def test_ids_commits_and_versions_stay_text() -> None:
     params = {"version_cuda": "12.10", "commit": "0123456", "space": "7", "micro_batch": "4", "learning_rate": "1e-4"}
+    params["winner_measurement_id"] = "0123456"
     plain = as_numbers(params)
     assert plain == {**params, "micro_batch": 4, "learning_rate": 1e-4}

@@ -22,6 +22,8 @@ _KEYS = (
     "command", "build", "axes", "without", "environment", "folder", "tokens_per_step", "seq_len", "step_line", "model",
     "means",
 )  # fmt: skip
+_NOTHING = (None, "", "~", "null", "Null", "NULL")
+"""Values of a key that is there without one, as YAML spells it."""
 
 
 def with_training_file(options: SearchOptions) -> SearchOptions:
@@ -39,7 +41,8 @@ def with_training_file(options: SearchOptions) -> SearchOptions:
     try:
         content = _read(path)
         _check_keys(content, path)
-        return dataclasses.replace(options, study=_study_of(content, path, options.study))
+        given = {key: value for key, value in content.items() if value not in _NOTHING}
+        return dataclasses.replace(options, study=_study_of(given, path, options.study))
     except InputError:
         raise
     except ValueError as error:
@@ -51,7 +54,7 @@ def _read(path: Path) -> Mapping[str, Any]:
     content = load_yaml(path)
     if not isinstance(content, Mapping):
         raise ValueError(f"a training is a mapping with {', '.join(_KEYS)}, got {shortened(content)}")
-    return load_yaml(path, typed=True) if "build" in content else content
+    return load_yaml(path, typed=True) if content.get("build") not in _NOTHING else content
 
 
 def _check_keys(content: Mapping[str, Any], path: Path) -> None:
@@ -135,7 +138,7 @@ def _number(content: Mapping[str, Any], key: str, read: Callable[[str], int]) ->
     if (value := content.get(key)) is None:
         return None
     try:
-        return read(_text(value))
+        return read(_text(value).replace("_", ""))  # digits in groups, as in 1_048_576, are a number in YAML
     except argparse.ArgumentTypeError as error:
         raise ValueError(f"{key} {error}") from error
 

@@ -189,6 +189,8 @@ def _described(path: InputPath, text_key: str, raw: RawType | None) -> InputFile
         check_text(path, compression, kind)
         if kind == "csv":
             columns = tables.csv_columns(path, suffix, compression)
+            if not columns:
+                raise InputError(f"{path} has no titles: the first row of a CSV file names its columns")
             if (count := columns.count(text_key)) > 1:
                 raise InputError(f"{path} has {count} columns {text_key}: rename all but the one with the text")
             if not count:

@@ -31,32 +31,41 @@ def csv_columns(path: InputPath, suffix: str, compression: str) -> list[str]:
         OSError: the file cannot be read.
     """
     with _csv_rows(path, suffix, compression) as rows:
-        return _next(rows, path, None, Skipped(lambda: False)) or []
+        return _titles(rows, path)
 
 
 def csv_texts(path: InputPath, suffix: str, compression: str, column: str, skipped: Skipped) -> Iterator[str]:
     """Yields the column's texts; "" for a row that is skipped.
 
     Raises:
-        BadDocument: a row has other cells than the titles, is quoted in another way than CSV, or is no UTF-8.
+        BadDocument: a row has other cells than the titles, is quoted in another way than CSV, or its text is no UTF-8.
         OSError: the file cannot be read.
     """
     with _csv_rows(path, suffix, compression) as rows:
-        titles = next(rows)
+        titles = _titles(rows, path)
         place, num_cells = titles.index(column), len(titles)
-        while (cells := _next(rows, path, num_cells, skipped)) is not None:
+        while (cells := _next(rows, path, slice(place, place + 1), num_cells, skipped)) is not None:
             if cells:
                 yield cells[place]
 
 
-def _next(rows: "_csv.Reader", path: InputPath, num_cells: int | None, skipped: Skipped) -> list[str] | None:
-    """Returns the next row, which must have `num_cells`, if given; empty for a blank line or a row that is skipped;
-    None at the end.
+def _titles(rows: "_csv.Reader", path: InputPath) -> list[str]:
+    """Returns the first row that is no blank line; empty if there is none."""
+    while (cells := _next(rows, path, slice(None), None, Skipped(lambda: False))) == []:
+        pass
+    return cells or []
+
+
+def _next(
+    rows: "_csv.Reader", path: InputPath, wanted: slice, num_cells: int | None, skipped: Skipped
+) -> list[str] | None:
+    """Returns the next row, which must have `num_cells`, if given, of which the `wanted` ones are UTF-8; empty for a
+    blank line or a row that is skipped; None at the end.
     """
     first = rows.line_num + 1
     try:
         if not (cells := next(rows, None)) or len(cells) == (num_cells or len(cells)):
-            "".join(cells or ()).encode()
+            "".join((cells or [])[wanted]).encode()
             return cells
         bad = BadDocument(f"line {first} of {path} has {len(cells)} cells, the titles are {num_cells}", "other cells")
     except csv.Error as error:

@@ -192,3 +192,17 @@ def test_a_file_of_another_tool_is_told_as_a_plan_tells_it(tmp_path: Path, text:
     path.write_text(text)
     with pytest.raises(InputError, match=f"is {tool}, .*a model is given by its config.json"):
         parse([str(path)])
+
+
+def test_a_key_without_a_value_is_left_out(tmp_path: Path) -> None:
+    """Checks a template's keys that are not filled in, and numbers as YAML spells them."""
+    axes, _, _ = FILE.partition("environment")
+    path = tmp_path / "keys.yaml"
+    empty = "environment: ~\nfolder:\nstep_line: null\nmodel:\nmeans:\nbuild: null\n"
+    path.write_text(f"{axes}{empty}seq_len: 16\ntokens_per_step: 65_536\n")
+    filled = parse([str(path)]).study
+    assert (filled.tokens_per_step, filled.seq_len, filled.step_line, filled.model) == (65536, 16, None, None)
+    assert (filled.environment, filled.folder, filled.build) == ((), str(tmp_path), None)
+    path.write_text("build: project/own.py:build\nstep_line:\ntokens_per_step: 65_536\nseq_len: ~\n")
+    built = parse([str(path)]).study
+    assert (built.tokens_per_step, built.seq_len, built.step_line) == (65536, None, None)

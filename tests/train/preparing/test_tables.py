@@ -87,6 +87,20 @@ def test_an_unquoted_row_does_not_swallow_the_next_one(tmp_path: Path) -> None:
         _read(path)
 
 
+def test_blank_lines_and_cells_that_are_not_read_refuse_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes("\n\nauthor,text\né,first\n\ne,second\n".encode("latin-1"))
+    assert _read(path) == ["first", "second"]
+
+
+@pytest.mark.parametrize("content", (b"", b"\n\n"))
+def test_a_table_without_titles_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=f"{path} has no titles: the first row of a CSV file names its columns"):
+        _read(path)
+
+
 def _bytes_as_text(values: list[bytes]) -> pa.Array:
     _, offsets, data = pa.array(values, pa.binary()).buffers()
     return pa.Array.from_buffers(pa.string(), len(values), [None, offsets, data])
