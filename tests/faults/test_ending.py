@@ -48,7 +48,7 @@ with interruptible():
 
 @pytest.mark.ray
 @pytest.mark.parametrize("number", [2, 15])
-def test_a_signal_waits_until_its_ray_is_ended_and_swept(number: int) -> None:
+def test_a_signal_leaves_nothing_of_its_ray_behind(number: int) -> None:
     """Checks one signal while Ray ends its processes, one while its leftovers are swept, and one after that."""
     driver = subprocess.run(
         [sys.executable, "-c", ENDING, str(number)],

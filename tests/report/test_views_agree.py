@@ -129,3 +129,20 @@ def test_the_order_of_lines_decides_nothing(seed: int) -> None:
         assert second.caveats == first.caveats and second.comparisons == first.comparisons
         best = winner(shuffled)
         assert (best and best.id) == (first.leader and first.leader.main_run.id), "the search's own question"
+
+
+@pytest.mark.parametrize("slow", [40000.0, 38000.0])
+def test_a_verdict_is_that_of_the_table_of_comparisons(slow: float) -> None:
+    """Checks two pairs, whose spread is pooled over all comparisons, on a machine slower than in the search."""
+    runs = [
+        measurement(on=LAYOUTS[number], tokens_per_s=speed, repeat=repeat)
+        for number, speeds in enumerate(
+            [(46000.0, 40000.0, 40200.0), (45000.0, 38100.0 * slow / 40000, 39000.0), (44800.0, 36900.0, 37090.0)]
+        )
+        for repeat, speed in enumerate(speeds)
+    ]
+    (result,) = result_of(runs, recipes=(RECIPE,)).by_id.values()
+    contenders = [point.main_run.id for point in result.contenders[1:]]
+    verdicts = {each.other.id: each.resolution for each in result.comparisons}
+    still_open = [point.main_run.id for point in result.unresolved[1:]]
+    assert contenders and still_open == [each for each in contenders if verdicts[each] == "not resolved"]

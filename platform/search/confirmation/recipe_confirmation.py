@@ -66,12 +66,16 @@ class RecipeConfirmation:
     @functools.cached_property
     def contenders(self) -> list[PointRuns]:
         """The points that may be fastest because the machine was disturbed."""
-        return contenders_of(rank(self._points))
+        return contenders_of(self._ranking)
 
     @functools.cached_property
     def unresolved(self) -> list[PointRuns]:
         """The contenders whose order is open; empty if the winner is known."""
-        return unresolved_of(self.contenders)
+        return unresolved_of(self._ranking)
+
+    @functools.cached_property
+    def _ranking(self) -> list[PointRuns]:
+        return rank(self._points)
 
     @functools.cached_property
     def repeats_left(self) -> list[ConfirmationRun]:
@@ -186,7 +190,7 @@ class RecipeConfirmation:
             return None
         if gate and gates.has_curves(best, self._history.gates) and (reference := self.reference_trial()):
             return reference
-        leading = [*rank(self._points)[:1], *(by_speed(self._points)[:1] if not self._rules.repeats else ())]
+        leading = [*self._ranking[:1], *(by_speed(self._points)[:1] if not self._rules.repeats else ())]
         for point in leading if run else ():
             last = last_run(point, repeats=self._rules.repeats, attempted=self._attempted_runs)
             needed_gate = gate if gate and self._needs_gate(point.main_run) else None

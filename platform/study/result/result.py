@@ -106,7 +106,7 @@ class RecipeResult:
         """Number of runs of each unresolved point that would resolve all of them, estimated; None if no point is
         unresolved or one of them has fewer than two pairs with the leader.
         """
-        runs = [compared(self.unresolved[0], other).runs_to_resolve for other in self.unresolved[1:]]
+        runs = [self.beside(self.unresolved[0], other).runs_to_resolve for other in self.unresolved[1:]]
         numbers = [number for number in runs if number is not None]
         return max(numbers) if numbers and len(numbers) == len(runs) else None
 
@@ -232,13 +232,12 @@ class StudyResult:
 def _of_recipe(recipe: Recipe, group: Sequence[Measurement], history: History) -> RecipeResult:
     of_recipe = points(group, history.paces)
     ranking = rank(of_recipe)
-    tied = contenders_of(ranking)
     return RecipeResult(
         recipe=recipe,
         measurements=tuple(group),
         points=tuple(of_recipe),
         ranking=tuple(ranking),
-        contenders=tuple(tied),
-        unresolved=tuple(unresolved_of(tied)),
+        contenders=tuple(contenders_of(ranking)),
+        unresolved=tuple(unresolved_of(ranking)),
         history=history,
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from platform.study.result.ranking import DISTURBED, PointRuns, compared
+from platform.study.result.ranking import DISTURBED, PointRuns, compared, pooled_spread
 
 MOST = 3
 """Largest number of contenders, which is also the number of finalists."""
@@ -25,12 +25,13 @@ def contenders_of(order: Sequence[PointRuns]) -> list[PointRuns]:
     return candidates if is_open else []
 
 
-def unresolved_of(candidates: Sequence[PointRuns]) -> list[PointRuns]:
-    """Returns the leader and the contenders that it neither beats nor ties with; empty if there are none."""
-    if not candidates:
+def unresolved_of(order: Sequence[PointRuns]) -> list[PointRuns]:
+    """Returns a ranking's leader and the contenders that it neither beats nor ties with; empty if there are none."""
+    if not (contenders := contenders_of(order)):
         return []
-    leader, *others = candidates
-    still_open = [other for other in others if not _is_resolved(leader, other)]
+    leader, *others = contenders
+    spread = pooled_spread(order)
+    still_open = [other for other in others if compared(leader, other, of_two=spread).resolution == "not resolved"]
     return [leader, *still_open] if still_open else []
 
 
@@ -38,7 +39,3 @@ def _far_ahead(point: PointRuns, leader: PointRuns) -> bool:
     """Returns whether the leader is confirmed, the point is not, and its figure is far above the leader's median."""
     median = leader.derived_median or 0.0
     return bool(leader.runs) and not point.runs and (1 - point.search_margin) * point.derived_tokens_per_s > median
-
-
-def _is_resolved(leader: PointRuns, other: PointRuns) -> bool:
-    return compared(leader, other).resolution != "not resolved"
