@@ -14,7 +14,9 @@ from trainers.host.node import error_of
 HEAD = "the cluster's head"
 RAYLET = "Ray's own process on this machine (raylet)"
 REFUSED_S = 10.0
-"""Seconds of refused connections after which the process counts as lost; a restarted one would be another cluster."""
+"""Seconds of refused connections after which the head counts as lost; a restarted one would be another cluster. While
+the head answers, a raylet that refuses one is lost at once: Ray may end this process meanwhile, without a message.
+"""
 SILENT_S = 45.0
 """Seconds without an answer after which the head counts as lost (a cut link may recover; Ray's limit is 60 s)."""
 _POLL_S = 2.0
@@ -57,13 +59,15 @@ def loss_of(raylet: str) -> str:
 def _watch(addresses: Mapping[str, str], on_loss: Callable[[str], None], is_over: threading.Event) -> None:
     answered_s = dict.fromkeys(addresses, time.monotonic())
     while not is_over.wait(_POLL_S):
+        refused_s = REFUSED_S
         for name, address in addresses.items():  # the head first, because a raylet ends without it
             error = _error_of(address)
             if error is None:
                 answered_s[name] = time.monotonic()
+                refused_s = 0.0
                 continue
             away_s = time.monotonic() - answered_s[name]
-            if away_s > (REFUSED_S if isinstance(error, ConnectionRefusedError) else SILENT_S) and not is_over.is_set():
+            if away_s > (refused_s if isinstance(error, ConnectionRefusedError) else SILENT_S) and not is_over.is_set():
                 on_loss(f"{name} at {address} has not answered for {away_s:.0f} s ({error.strerror or error})")
                 return
 

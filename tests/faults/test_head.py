@@ -92,6 +92,21 @@ def test_a_raylet_that_is_stopped_is_gone_too(port: int, serve: Server, monkeypa
     assert output[0].startswith(f"Ray's own process on this machine (raylet) at {address} has not answered for ")
 
 
+def test_a_raylet_that_has_ended_is_gone_at_once_while_the_head_answers(
+    port: int, serve: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("REFUSED_S", "SILENT_S", "_ANSWER_S"):
+        monkeypatch.setattr(head, name, 300.0)
+    output: list[str] = []
+    called = threading.Event()
+    serve(port)
+    with closed_port() as closed:
+        raylet = f"127.0.0.1:{closed}"
+        with head.watched(f"127.0.0.1:{port}", raylet, lambda reason: (output.append(reason), called.set())[0]):
+            assert called.wait(200)
+    assert output[0].startswith(f"Ray's own process on this machine (raylet) at {raylet} has not answered for ")
+
+
 def test_what_is_raised_meanwhile_waits_for_the_cause(port: int, serve: Server) -> None:
     """Checks that Ray's own error is held back, since it would end the command before the watch can say why, and is
     raised once the head answers.

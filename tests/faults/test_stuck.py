@@ -103,7 +103,7 @@ class TestSearch:
     def test_so_is_a_raylet_that_died(self, stuck: Stuck) -> None:
         assert stuck.sessions[1].code == 3
         output = next(line for line in stuck.sessions[1].err.splitlines() if line.startswith("cluster fault"))
-        assert "(raylet) at 127.0.0.1:" in output and "has not answered for 1" in output
+        assert "(raylet) at 127.0.0.1:" in output and "has not answered for " in output
 
     def test_ctrl_c_ends_it_while_ray_does_not_answer(self, stuck: Stuck) -> None:
         assert stuck.sessions[2].code in (3, 130), "which of the two watches is first hangs on the machine"
