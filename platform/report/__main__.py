@@ -25,7 +25,7 @@ from platform.report import serving
 from platform.report.console import rendered
 from platform.report.difference import difference, measurement_by_prefix
 from platform.report.difference_words import sentences
-from platform.report.endings import duration_sentence, last_ending, report_exit_code, written
+from platform.report.endings import duration_sentence, last_ending, next_trainings, report_exit_code, written
 from platform.report.group_report import report
 from platform.report.html.page import write_page
 from platform.report.image_formats import pictures_field
@@ -171,7 +171,10 @@ def _report_one(folder: Path, explicit_uri: str, options: ReportOptions) -> int:
         print_line("The study is running: its search mirrors it to MLflow.")
         return report_exit_code(result)
     if not options.json and not options.markdown:
-        print(wrapped(last_ending(result.history.end, folder)), wrapped(duration_sentence(result.history)), sep="\n")
+        sentences = (last_ending(result.history.end, folder), duration_sentence(result.history))
+        print(
+            *map(wrapped, (*sentences, *(training.sentence for training in next_trainings(result, folder)))), sep="\n"
+        )
     if not options.no_mlflow and not owner:
         _mirror(folder, result, explicit_uri, options.html, options.wandb)
     return report_exit_code(result)

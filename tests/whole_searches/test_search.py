@@ -90,6 +90,7 @@ class TestAWholeSearch:
     def test_it_finds_a_winner(self, finished: Run) -> None:
         (session_end,) = finished.sessions
         assert session_end.code == 0, session_end.err
+        assert "\nTrain it: python -m platform.train whole --tokens 1B" in session_end.err
         printed = session_end.object["winner"]
         ran = [measurement for measurement in finished.measured if measurement.outcome is not Outcome.OOM]
         best = result_of(ran).of_study[0].winner
