@@ -99,8 +99,8 @@ class Confirmation:
         finalist's run; the contenders' runs while it is open which point is the fastest; the winner's run at length
         with its gate; the gate's reference. The first two run only if `left_s` holds that run and the winners'
         trials after it; `for_new_winner`, all trials of another winner. The first run of a round compares nothing
-        alone: without time for a second one it comes after all else. The winner's run has its gate if `left_s` holds
-        the reference's too.
+        alone: without time for a second one it comes after all else. So do pairs of finalists' runs that leave no
+        time for another winner. The winner's run has its gate if `left_s` holds the reference's too.
 
         While final runs are under way, it is one that may run beside them: of another round of finalists or contenders,
         of another recipe, or the gate's reference.
@@ -124,10 +124,11 @@ class Confirmation:
                 trial = self._closing_trial(recipe, left_s, costs)
             if trial is not None:
                 return trial
+        # Nothing else fits, so pairs of runs need not leave time for another winner's run at length.
         for recipe in self._recipes:
-            runs = recipe.free_repeats[:1]
-            if runs and self._holds(recipe, _repeats_s(runs, costs), left_s, costs, for_new_winner=for_new_winner):
-                return runs[0].trial(SearchState.CONFIRMING)
+            for runs, is_kept in ((recipe.next_repeats(), False), (recipe.free_repeats[:1], for_new_winner)):
+                if runs and self._holds(recipe, _repeats_s(runs, costs), left_s, costs, for_new_winner=is_kept):
+                    return runs[0].trial(SearchState.CONFIRMING)
         return None
 
     def profile(self, left_s: float = math.inf, costs: ConfirmationCosts = UNLIMITED) -> ConfirmationTrial | None:

@@ -1,6 +1,7 @@
 """Final runs within a budget, and over several sessions: a fake backend plays the trials, the study is real."""
 
 import dataclasses
+from collections.abc import Callable
 
 import pytest
 
@@ -52,18 +53,31 @@ class TestBudgetOfTheFinals:
         backend.play = lambda job, batch: result(job, batch, 40.0 + (job.layout.bucket_mib == 1))
         return backend
 
+    @staticmethod
+    def as_estimated(clock: Clock) -> Callable[[Job, BatchPoint], Measurement]:
+        """Returns what a backend plays whose trials of the winner's run or a gate take as long as estimated."""
+
+        def play(job: Job, batch: BatchPoint) -> Measurement:
+            clock.now_s += 46.0 * job.is_winner_run
+            return result(job, batch, 40.0 + (job.layout.bucket_mib == 1))
+
+        return play
+
     def test_a_winner_passes_its_gate_within_the_budget_and_what_is_left_out_is_told(
         self, make: Make, slow: Backend, study: Study, clock: Clock, wording: Wording
     ) -> None:
         began_s = clock.now_s
+        slow.play = self.as_estimated(clock)
         loop = make(self.MANY, rules=self.RULES, time_s=160.0)
         slow.run(loop)
-        finals = [job for job in slow.jobs if job.repeat or not job.rungs]
-        assert [(job.is_winner_run, bool(job.gate), job.repeat) for job in finals] == [
+        searched = [job for job in slow.jobs if job.rungs and not job.repeat]
+        run, reference, *pair = slow.jobs[len(searched) :]
+        assert [(job.is_winner_run, bool(job.gate), job.repeat) for job in (run, reference)] == [
             (True, True, 4),
             (False, True, 0),
         ]
-        assert len(slow.jobs) - len(finals) == 8 and clock.now_s - began_s <= 160.0
+        assert [(job.is_winner_run, job.repeat) for job in pair] == [(False, 1), (False, 1)], "in what is left"
+        assert len(searched) == 8 and clock.now_s - began_s <= 160.0
         wording(loop.left_out)
         history = history_of(study)
         best = winner(history.measurements)
@@ -128,13 +142,28 @@ class TestBudgetOfTheFinals:
         assert "about 60 s" in loop.left_out, "50 where it starts as the others do"
 
     def test_a_profile_that_is_asked_for_comes_before_the_finalists_runs(
-        self, make: Make, slow: Backend, study: Study
+        self, make: Make, slow: Backend, study: Study, clock: Clock
     ) -> None:
         rules = dataclasses.replace(self.RULES, profile=True)
+        slow.play = self.as_estimated(clock)
         loop = make(self.MANY, rules=rules, time_s=215.0)
         slow.run(loop)
         assert "runs of 3 finalists" in loop.left_out, "for which there was no time"
         assert slow.jobs[-1].profile and len(history_of(study).profiles) == 1
+
+    def test_time_that_is_left_goes_to_pairs_of_runs_though_it_holds_no_other_winner_s_last_run(
+        self, make: Make, slow: Backend, clock: Clock
+    ) -> None:
+        """Checks two layouts with a budget in which the last run, estimated to need 58 s, is over after 8 s."""
+        began_s = clock.now_s
+        loop = make(self.MANY[:2], rules=dataclasses.replace(self.RULES, repeats=2), time_s=78.0)
+        slow.run(loop)
+        finals = [job for job in slow.jobs if job.repeat]
+        runs = [(job.layout, job.repeat) for job in finals if not job.is_winner_run]
+        assert finals[0].is_winner_run and sorted(runs[:2], key=str) == sorted(
+            ((candidate.layout, 1) for candidate in self.MANY[:2]), key=str
+        )
+        assert clock.now_s - began_s <= 78.0
 
     @pytest.mark.parametrize("time_s", [218.0, 233.0, 248.0])
     def test_room_is_kept_for_the_profile_of_each_recipe_s_winner(
