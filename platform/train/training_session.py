@@ -7,6 +7,7 @@ from collections.abc import Generator, Mapping
 
 from platform.cluster.connection import connected
 from platform.cluster.nodes import ClusterHandle
+from platform.cluster.supervisor import resumes_by
 from platform.common.json_form import print_json
 from platform.common.output import print_line
 from platform.study.folder import user_path
@@ -102,6 +103,7 @@ def train_on(
         training_id=folder.identity(),
         records=folder.records,
     )
+    resumes_by("the checkpoints remain: the same command resumes the training")
     state = "FAILED"
     try:
         code = Attempts(folder, training.plan, handle, training.settings).run()
