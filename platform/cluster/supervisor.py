@@ -33,7 +33,10 @@ def supervise(main: Callable[[], int]) -> NoReturn:
 
     That process shares the group and the terminal, gets every interrupt that this one gets, and is killed with it. This
     one also sweeps what dead drivers left on this machine. Call it before threads are started.
+    Outside Linux, where no Ray of ours runs, it is `exit_with`.
     """
+    if sys.platform != "linux":
+        exit_with(main)
     reading, writing = os.pipe()
     supervisor, mask = os.getpid(), signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     child = os.fork()
@@ -47,6 +50,9 @@ def supervise(main: Callable[[], int]) -> NoReturn:
     _forward_to(child)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     end_abandoned()
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    for number in ENDING:
+        signal.signal(number, signal.SIG_IGN)  # while the child's id is still its own
     _, status = os.waitpid(child, 0)
     code = _code_of(status, _read(reading))
     with contextlib.suppress(OSError):

@@ -18,7 +18,7 @@ def explain(kind: type[BaseException], error: BaseException, trace: TracebackTyp
 
     An interrupt while a command is imported gives the exit code of any other.
     """
-    if issubclass(kind, KeyboardInterrupt) and any(word.startswith("platform.") for word in sys.orig_argv[1:3]):
+    if issubclass(kind, KeyboardInterrupt) and any(word.startswith("platform.") for word in sys.orig_argv):
         print("Interrupted.", file=sys.stderr)
         sys.exit(130)
     lack = lacking(error) if OURS in Path(sys.argv[0]).resolve().parents else ""
