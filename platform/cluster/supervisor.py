@@ -17,7 +17,7 @@ from typing import NoReturn
 from platform.cluster.claims import claims
 from platform.common.errors import ClusterError
 from platform.common.output import print_line
-from platform.common.signals import ENDING, FORWARDED, INTERRUPTED, ONE_INTERRUPT_S, exit_with
+from platform.common.signals import ENDING, FORWARDED, INTERRUPTED, ONE_INTERRUPT_S, exit_with, take_any_text
 
 _SET_PARENT_DEATH_SIGNAL = 1
 """Option of `prctl` that names the signal which a process gets when its parent ends."""
@@ -37,6 +37,7 @@ def supervise(main: Callable[[], int]) -> NoReturn:
     """
     if sys.platform != "linux":
         exit_with(main)
+    take_any_text()  # closed streams first, whose numbers the pipe would get
     reading, writing = os.pipe()
     supervisor, mask = os.getpid(), signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     child = os.fork()

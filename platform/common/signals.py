@@ -40,7 +40,7 @@ def exit_with(main: Callable[[], int], tell: Callable[[int], object] = lambda _:
 
     The default action of SIGPIPE would do the same, but would also kill a Ray driver when a socket breaks.
     """
-    _take_any_text()
+    take_any_text()
     _take_signals()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)  # a supervisor forks with these blocked
     try:
@@ -93,7 +93,7 @@ def skip_exit_hooks() -> None:
     _skips_exit_hooks = True
 
 
-def _take_any_text() -> None:
+def take_any_text() -> None:
     """Makes standard output and error accept every character, and replaces streams that the caller closed (`>&-`)."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
