@@ -59,8 +59,8 @@ def interrupted(
     ]
     reader = Reader(folder / "training" / "training.jsonl")
     with subprocess.Popen(
-        command, cwd=ROOT, env={**ENVIRONMENT, **(environment or {})}, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True,
+        command, cwd=ROOT, env={**ENVIRONMENT, **(environment or {})}, start_new_session=True, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True,
     ) as process:  # fmt: skip
         try:
             if isinstance(after, (int, float)):
