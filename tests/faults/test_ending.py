@@ -32,13 +32,13 @@ def sweep(claim, **named):
     print("swept", not list(claim.parent.glob(f"session_*_{os.getpid()}")))
 
 
-swept, leftovers.end_claimed = leftovers.end_claimed, sweep
 with interruptible():
     try:
         with connected("local", cpu_workers=1):
             from ray._private.node import Node  # which reads its settings as it is imported
 
             Node.kill_all_processes = signalled(Node.kill_all_processes)
+            swept, leftovers.end_claimed = leftovers.end_claimed, sweep
             if sys.argv[2] == "fails":
                 raise ClusterError("a fault")
         print("goes on")
