@@ -194,7 +194,7 @@ def _start(place: Path, disk: Path) -> "subprocess.Popen[bytes]":
     with (place / "err").open("wb") as err:
         return subprocess.Popen(
             command, cwd=ROOT, stdout=err, stderr=err, start_new_session=True,
-            env={**ENVIRONMENT, "TMPDIR": str(place / "tmp"), "MLFLOW_TRACKING_URI": str(place / "runs")},
+            env={**ENVIRONMENT, "TMPDIR": str(place / "tmp"), "MLFLOW_TRACKING_URI": f"sqlite:///{place}/runs.db"},
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )  # fmt: skip
 
