@@ -212,10 +212,14 @@ FULL, ENDED = "cannot be written", "cluster fault:"
 
 @pytest.mark.ray
 @pytest.mark.heavy
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize(
-    ("words", "after_s"),
-    [("", 0.0), (FULL, 0.0), (FULL, 0.5), (FULL, 2.0), *((ENDED, part / 10) for part in (0, 1, 3, 6, 10, 20, 40))],
+    ("words", "after_s", "number"),
+    [
+        *(("", 0.0, number) for number in (signal.SIGTERM, signal.SIGINT)),
+        *((FULL, after_s, signal.SIGTERM) for after_s in (0.0, 1.0)),
+        *((ENDED, after_s, signal.SIGTERM) for after_s in (0.0, 0.1, 0.5, 1.5)),
+        (ENDED, 0.5, signal.SIGINT),
+    ],
 )
 def test_a_training_whose_disk_is_full_ends_in_order_by_a_signal(
     tmp_path_factory: pytest.TempPathFactory, words: str, after_s: float, number: signal.Signals
