@@ -204,6 +204,7 @@ def _wait_until_full(process: "subprocess.Popen[bytes]", disk: Path) -> None:
     reader = Reader(disk / "t" / "training.jsonl")
     while process.poll() is None and not any(isinstance(record, Steps) for record in reader.read()):
         time.sleep(0.05)
+    assert process.poll() is None, "it ended before the disk was full"
     fill(disk)
 
 
