@@ -7,9 +7,10 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Exact files: beside NVIDIA's GPUs those on which GPU figures were measured.
-# For V100, in a fresh .venv: make setup LOCK=constraints-v100.txt; without Linux on x86-64: LOCK=constraints.txt
-LOCK ?= $(if $(filter GPU,$(shell nvidia-smi -L 2>/dev/null)),requirements-cuda.lock,requirements.lock)
+# Exact files: beside NVIDIA's GPUs those on which GPU figures were measured, beside V100s torch for CUDA 12.6.
+# Others, in a fresh .venv: make setup LOCK=requirements-v100.lock; without Linux on x86-64: LOCK=constraints.txt
+HOST_GPUS := $(shell nvidia-smi -L 2>/dev/null)
+LOCK ?= requirements$(if $(findstring V100,$(HOST_GPUS)),-v100,$(if $(filter GPU,$(HOST_GPUS)),-cuda)).lock
 
 # What to search and with which options: make search SPACE=gpt2 OPTIONS='--max-trials 4'
 SPACE ?= bloom7b
@@ -29,7 +30,7 @@ QUICK := not (contract or heavy or mirror or ray or search or slow)
 help: ## what there is
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
-setup: $(STAMP) ## the environment in .venv, exact files by the hashes of requirements.lock or, with GPUs, requirements-cuda.lock
+setup: $(STAMP) ## the environment in .venv, exact files by the hashes of requirements.lock or, with GPUs, requirements-cuda.lock or requirements-v100.lock
 
 $(STAMP): $(LOCK) pyproject.toml scripts/install.sh scripts/install_pth.py
 	@echo "Setting up $(VENV); the first time this takes some minutes."

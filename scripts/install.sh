@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs this checkout and what it needs into a Python's environment: the versions of a lock, each file by its hash.
 #   scripts/install.sh .venv/bin/python requirements.lock [EXTRA ...]    EXTRA: an optional dependency of pyproject.toml
-# Constraints without hashes are taken too: those for V100, or where the lock has no files for a machine.
+# Constraints without hashes are taken too, where the lock has no files for a machine.
 set -euo pipefail
 python=$(realpath --no-symlinks "$(command -v "$1")") lock=$(realpath "$2") && shift 2
 cd "$(dirname "$0")/.."
@@ -17,9 +17,10 @@ fi
 # torch next: DeepSpeed is built from source, and its build imports torch. A build such as 2.13.0+cpu is on torch's own
 # index, which is asked for nothing else, and only where no nearer place has that build.
 build=$(sed -nE 's/^torch==[^ +]+\+([a-z0-9]+).*/\1/p' "$lock")
-if [[ -z $build ]] || ! locked --no-deps torch 2>/dev/null; then
-    locked ${build:+--no-deps --extra-index-url "https://download.pytorch.org/whl/$build"} torch
+if [[ -n $build ]] && ! locked --no-deps torch 2>/dev/null; then
+    locked --no-deps --extra-index-url "https://download.pytorch.org/whl/$build" torch
 fi
+locked torch # again for what it requires: without CUDA's libraries a build for CUDA cannot be imported
 # The requirements as a list: a checkout itself has no hash.
 "$python" - "$@" <<'PYTHON' | locked --no-build-isolation --requirement /dev/stdin
 import pathlib, sys, tomllib

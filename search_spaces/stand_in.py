@@ -11,12 +11,13 @@ from search_spaces.degrees import fill
 from search_spaces.engines import replicas_first, replicating
 from search_spaces.space import Space
 from trainers.spec.axis import axes_of
+from trainers.spec.kernel_rules import default_attention
 from trainers.spec.layout_axes import DEGREES
 from trainers.spec.model import ModelSpec
 from trainers.spec.recipe import Recipe
 from trainers.spec.workload import flags_of
 
-PLAIN = {"engine": replicating()[0], "grad_sync": "last", "attention": "sdpa", "compute_precision": "fp32"}
+PLAIN = {"engine": replicating()[0], "grad_sync": "last", "compute_precision": "fp32"}
 """What is not stated, as in transformers' Trainer: one group of replicas, exchanged once a step; fp32 unless asked."""
 _FOLLOWING = (*DEGREES, "seq_len", "global_batch", "grad_accum", "micro_batch", "flags", "data", "point")
 """Axes that `means` cannot state: they follow from devices, lengths and batch, or are none of a stand-in."""
@@ -49,7 +50,8 @@ class StandIn:
         Raises:
             ValueError: the values contradict each other.
         """
-        values = {name: value for each in (PLAIN, self.always, *stated) for name, value in each.items()}
+        unstated = {**PLAIN, "attention": default_attention(self.recipe.model.architecture)}
+        values = {name: value for each in (unstated, self.always, *stated) for name, value in each.items()}
         of_recipe = {name: values.pop(name) for name in tuple(values) if name in axes_of(Recipe)}
         recipe = dataclasses.replace(self.recipe, **of_recipe)
         return dataclasses.replace(candidate, recipe=recipe, layout=fill(values, candidate.layout.world_size))

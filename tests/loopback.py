@@ -1,10 +1,12 @@
-"""An HTTP server on loopback whose answers a test defines, and a port without a server."""
+"""An HTTP server on loopback whose answers a test defines, and ports: without a server, or for one."""
 
 import contextlib
 import http.server
+import random
 import socket
 import threading
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 
@@ -60,3 +62,28 @@ def closed_port(host: str = "127.0.0.1") -> Generator[int]:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind((host, 0))
         yield holder.getsockname()[1]
+
+
+_HELD: list[socket.socket] = []
+"""Names that this process holds until its end, one for each port that it was given."""
+
+
+def free_port() -> int:
+    """Returns a port on which a server may listen later: nothing listens there, no other call returns it while this
+    process lives, and the kernel gives it to no socket that asks for any port.
+    """
+    first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    ports = [*range(20_000, first_given)]  # below them Ray's workers listen
+    random.shuffle(ports)
+    for port in ports:
+        holder = socket.socket(socket.AF_UNIX)
+        try:
+            holder.bind(f"\0layout-search-test-port-{port}")  # a name of Linux alone, no file
+            with socket.socket() as listener:
+                listener.bind(("", port))
+        except OSError:
+            holder.close()
+            continue
+        _HELD.append(holder)
+        return port
+    raise OSError(f"no port from 20000 to {first_given} is free")

@@ -23,7 +23,7 @@ from trainers.records.plain_files import read_plain
 from trainers.spec.codec import json_object, to_json
 from trainers.spec.model import ModelSpec
 
-_READER = 2
+_READER = 3
 """Version of the question. Raise it when `trainers.models.build_check` checks something different."""
 _LONGEST_S = 180.0
 """Longest wait for the subprocess in seconds; the check is skipped after it."""

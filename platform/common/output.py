@@ -6,13 +6,16 @@ import re
 import sys
 import textwrap
 
+from platform.common.copies import with_addresses
+
 _COMMAND = re.compile(r"(?:python -m|make) [^;,()]*[^;,() ]")
 _BLANK = "\0"
 """Placeholder for a blank at which no line may be broken."""
 
 
 def print_line(text: str) -> None:
-    """Prints one line on standard error, wrapped to the width of a terminal."""
+    """Prints one line on standard error, wrapped to the width of a terminal; copies are named by their addresses."""
+    text = with_addresses(text)
     print(wrapped(text) if sys.stderr.isatty() else text, file=sys.stderr, flush=True)
 
 

@@ -181,8 +181,3 @@ def _rank_bound(recipe: Recipe, layout: Layout, batch: BatchPoint, rank: _Rank) 
         activations_gib=activations,
         logits_gib=loss,
     )
-
-
-def lower_bound_gib(recipe: Recipe, layout: Layout, batch: BatchPoint) -> float:
-    """Returns the GiB that the largest rank needs at least; never above the measured peak."""
-    return lower_bound(recipe, layout, batch).total_gib

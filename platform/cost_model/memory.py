@@ -14,12 +14,12 @@ from platform.cost_model.columns import CHUNK_LOGITS, DEGREES, Array, Columns, c
 from platform.cost_model.compute import unless_frozen
 from platform.cost_model.engines import costs_of
 from platform.cost_model.engines.base import NOTHING, Copies, PerParameter
-from platform.cost_model.lower_bound import GIB, LowerBound, lower_bound, lower_bound_gib
+from platform.cost_model.lower_bound import GIB, LowerBound, lower_bound
 from platform.cost_model.mesh import Stages, first_outside, rank_parameters, stages_of
 from platform.cost_model.step_time import boundary_bytes, host_runs_ahead, residual_bytes
 from trainers.spec.layout_axes import CUTTING
 
-__all__ = ["PHASES", "LowerBound", "PeakMemory", "lower_bound", "lower_bound_gib", "peak_memory"]
+__all__ = ["PHASES", "LowerBound", "PeakMemory", "lower_bound", "peak_memory"]
 
 PHASES = ("loss", "block_backward", "end_of_backward", "optimizer")
 BLOCK_BACKWARD = 1

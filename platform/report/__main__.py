@@ -25,7 +25,7 @@ from platform.report import serving
 from platform.report.console import rendered
 from platform.report.difference import difference, measurement_by_prefix
 from platform.report.difference_words import sentences
-from platform.report.endings import duration_sentence, last_ending, report_exit_code, written
+from platform.report.endings import duration_sentence, last_ending, next_trainings, report_exit_code, written
 from platform.report.group_report import report
 from platform.report.html.page import write_page
 from platform.report.image_formats import pictures_field
@@ -34,7 +34,7 @@ from platform.report.markdown import as_markdown
 from platform.report.measurement_table import write_table
 from platform.report.show import PLAIN_WIDTH, show
 from platform.report.summary import verdicts
-from platform.report.team import team_parts
+from platform.report.team import name_below, team_parts
 from platform.study.bucket import fetched, is_address
 from platform.study.folder import located, studies_field, user_path
 from platform.study.group import is_group, read_group
@@ -49,7 +49,7 @@ from platform.tracking.wandb_option import wandb_field
 from platform.tracking.wandb_runs import WandbMirror
 from trainers.records.measurement import Measurement
 from trainers.records.trust import not_written, other_owner
-from trainers.spec.codec import printable, to_json
+from trainers.spec.codec import to_json
 
 _MIRROR_S = 120.0
 """Longest time in seconds for updating MLflow."""
@@ -109,7 +109,8 @@ def _report(options: ReportOptions) -> int:
     if options.compare:
         return _compare(options)
     if of_bucket := any(map(is_address, options.names)):
-        names = tuple(str(fetched(name)) if is_address(name) else name for name in options.names)
+        fetch = fetched if len(options.names) == 1 else _of_bucket
+        names = tuple(str(fetch(name)) if is_address(name) else name for name in options.names)
         options = dataclasses.replace(options, names=names, no_mlflow=True)
     places = [_located(options, name) for name in options.names]
     if not places:
@@ -170,7 +171,10 @@ def _report_one(folder: Path, explicit_uri: str, options: ReportOptions) -> int:
         print_line("The study is running: its search mirrors it to MLflow.")
         return report_exit_code(result)
     if not options.json and not options.markdown:
-        print(wrapped(last_ending(result.history.end, folder)), wrapped(duration_sentence(result.history)), sep="\n")
+        sentences = (last_ending(result.history.end, folder), duration_sentence(result.history))
+        print(
+            *map(wrapped, (*sentences, *(training.sentence for training in next_trainings(result, folder)))), sep="\n"
+        )
     if not options.no_mlflow and not owner:
         _mirror(folder, result, explicit_uri, options.html, options.wandb)
     return report_exit_code(result)
@@ -179,7 +183,7 @@ def _report_one(folder: Path, explicit_uri: str, options: ReportOptions) -> int:
 def _report_team(root: Path, paths: Sequence[Path], options: ReportOptions) -> int:
     """Prints all studies below a folder, whoever owns them, without writing there; returns the best exit code."""
     if options.csv is not None and len(paths) > 1:
-        raise InputError(f"{root.name} is a folder of {len(paths)} studies: give one's name with --csv")
+        raise InputError(f"{root} is a folder of {len(paths)} studies: give one's name with --csv")
     if options.serve is not None:
         serving.serve(serving.Pages(paths, _read), options.serve)
         return 0
@@ -188,7 +192,7 @@ def _report_team(root: Path, paths: Sequence[Path], options: ReportOptions) -> i
         try:
             studies.append((path, _read(path)))
         except InputError as error:
-            print_line(printable(f"Left out: {path.relative_to(root)}: {one_line(error)}"))
+            print_line(f"Left out: {name_below(path, root)}: {one_line(error)}")
     if not studies:
         raise InputError(f"no study in {root} can be read")
     results = [result for _, result in studies]

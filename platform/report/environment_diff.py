@@ -62,6 +62,9 @@ def surroundings(
     if first.step_time_derived != second.step_time_derived:
         kinds = ("derived" if measurement.step_time_derived else "timed whole" for measurement in (first, second))
         yield EnvironmentChange(names=("step time",), values=" to ".join(kinds))
+    kernels = (first.sdpa_kernel, second.sdpa_kernel)
+    if all(kernels) and kernels[0] != kernels[1]:
+        yield EnvironmentChange(names=("torch's kernel of sdpa",), values=" to ".join(kernels))
     first_conditions, second_conditions = (
         to_json(measurement.conditions) if measurement.conditions else {} for measurement in (first, second)
     )

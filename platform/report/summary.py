@@ -265,6 +265,12 @@ def evidence(result: RecipeResult) -> list[str]:
         sentences.append(
             f"Clocks were lowered in {num_held_back} of {len(best.held_back)} windows of its run: {reasons}."
         )
+    if best.void_windows:
+        reasons = ", ".join(dict.fromkeys(best.void_windows))
+        num_windows = len(best.void_windows) + len(best.windows_s)
+        sentences.append(
+            f"{len(best.void_windows)} of {num_windows} windows of its run were void and are not counted: {reasons}."
+        )
     if best.most_others_gib:
         num_beside = sum(gib > 0 for gib in best.others_gib)
         sentences.append(

@@ -6,6 +6,7 @@ import pwd
 from collections.abc import Sequence
 from pathlib import Path
 
+from platform.common.copies import is_copy, with_addresses
 from platform.report.table import Column, Table, TablePart
 from platform.study.keys import key_of
 from platform.study.result.ranking import PointRuns, speed_of
@@ -53,7 +54,7 @@ def team_parts(studies: Sequence[tuple[Path, StudyResult]], root: Path) -> list[
     """
     rows = [
         _Row(
-            study=_name(path, root),
+            study=name_below(path, root),
             person=_person(path),
             header=result.header,
             recipe=of_recipe.recipe.label,
@@ -64,7 +65,9 @@ def team_parts(studies: Sequence[tuple[Path, StudyResult]], root: Path) -> list[
         for of_recipe in result.measured
     ]
     rows.sort(key=lambda row: (row.recipe, -speed_of(row.best.main_run) if row.best else math.inf))
-    parts = [TablePart(heads=[f"Studies in {root}"], table=Table(columns=_STUDIES, rows=rows).filled)]
+    parts = [
+        TablePart(heads=[f"Studies in {with_addresses(str(root))}"], table=Table(columns=_STUDIES, rows=rows).filled)
+    ]
     if shared := _shared(studies, root):
         notes = ["Shown beside each other: no study's answer rests on another's figures."]
         if more := len(shared[_MOST_SHARED:]):
@@ -78,7 +81,7 @@ def _shared(studies: Sequence[tuple[Path, StudyResult]], root: Path) -> list[_Sh
     """Returns the points that several studies measured on equal devices, the fastest first."""
     by_key: dict[tuple[str, int, str], dict[str, PointRuns]] = {}
     for path, result in studies:
-        name = _name(path, root)
+        name = name_below(path, root)
         for of_recipe in result.measured:
             for point in of_recipe.points:
                 if point.speeds:
@@ -99,11 +102,15 @@ def _shared(studies: Sequence[tuple[Path, StudyResult]], root: Path) -> list[_Sh
     return sorted(shared, key=lambda point: -max(speed for _, speed in point.figures))
 
 
-def _name(path: Path, root: Path) -> str:
-    return printable(str(path.relative_to(root)))
+def name_below(path: Path, root: Path) -> str:
+    """Returns the study's path below the folder `root`, or its name if it is that folder."""
+    return printable(path.name if path == root else str(path.relative_to(root)))
 
 
 def _person(path: Path) -> str:
+    """Returns the name of the study's owner; "" for the copy of a study elsewhere, whose owner is unknown."""
+    if is_copy(path):
+        return ""
     owner = path.stat().st_uid
     try:
         return pwd.getpwuid(owner).pw_name

@@ -16,7 +16,7 @@ from platform.common.errors import InputError, one_line
 from platform.common.output import print_line
 from platform.common.text import plural
 from platform.study.atomic_write import replacing
-from platform.study.folder import user_path
+from platform.study.folder import make_folder, user_path
 from platform.study.journal import JOURNAL
 from platform.study.lock import acquire
 from trainers.records.plain_files import read_plain
@@ -144,10 +144,7 @@ class Backup:
                 f"the study {self.name!r} and its copy in {self.place} each have lines that the other lacks, as after"
                 " two searches that resumed it: move one of them away"
             )
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"the folder {folder} cannot be made: {error.strerror}") from error
+        make_folder(folder)
         lock = acquire(folder)
         try:
             with replacing(folder / JOURNAL, durably=True, private=True) as part:

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from platform.common import copies
 from platform.common.errors import InputError, one_line
 from platform.study.journal import JOURNAL
 
@@ -31,6 +32,7 @@ def fetched(address: str) -> Path:
     folder = Path(tempfile.mkdtemp(prefix="studies-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     copied = folder / (root.name or "studies")
+    copies.remember(copied, address)
     found = [path for path in root.rglob("*") if path.name == JOURNAL] if root.is_dir() else []
     journals = [path for path in found if len(Path(path.relative_to(root)).parts) <= _DEEPEST]
     if not journals:

@@ -44,6 +44,18 @@ def absolute_path(text: str | Path) -> Path:
     return user_path(text).absolute()
 
 
+def make_folder(path: Path) -> None:
+    """Makes the folder and its parents where they are missing.
+
+    Raises:
+        InputError: it cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"the folder {path} cannot be made: {error.strerror}") from error
+
+
 def studies_field(**declared: Any) -> Any:
     return option(text=default_folder, metavar="DIR", about="where studies are kept (default: %(default)s)", **declared)
 

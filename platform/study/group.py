@@ -13,6 +13,7 @@ from typing import Any
 
 from platform.common.errors import InputError
 from platform.study.atomic_write import replacing
+from platform.study.folder import make_folder
 from trainers.records.plain_files import read_json
 from trainers.spec.codec import from_json, to_json
 
@@ -52,10 +53,7 @@ def write_group(folder: Path, group: StudyGroup) -> None:
     Raises:
         InputError: the folder or file cannot be written.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"the folder {folder} cannot be made: {error.strerror}") from error
+    make_folder(folder)
     with replacing(folder / SCALING) as part:
         part.write_text(json.dumps(to_json(group), indent=1) + "\n", encoding="utf-8")
 

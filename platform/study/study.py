@@ -13,7 +13,7 @@ from typing import Self
 
 from platform.common.errors import ClusterError, InputError
 from platform.study.atomic_write import FULL
-from platform.study.folder import studies_option
+from platform.study.folder import make_folder, studies_option
 from platform.study.group import SCALING, is_group
 from platform.study.history import History
 from platform.study.journal import JOURNAL, Tail, describe_newer, describe_rejected, set_aside
@@ -52,10 +52,7 @@ class Study:
         cls.check_free(studies, name)
         path = (studies / name).absolute()
         new_folders = [parent for parent in (path, *path.parents) if not parent.exists()]
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"the folder {path} cannot be made: {error.strerror}") from error
+        make_folder(path)
         lock = acquire(path)
         try:
             _refuse_existing(path)

@@ -245,6 +245,7 @@ def _tags(entry: Entry) -> dict[str, str]:
                 "rank": "" if entry.rank is None else str(entry.rank),
                 "measured_grad_accum": str(entry.measured_grad_accum or ""),
                 "step_time_derived": yes(entry.step_time_derived),
+                "sdpa_kernel": entry.sdpa_kernel,
             }
             return {name: value for name, value in tags.items() if value}
         case GateCurves():

@@ -12,12 +12,14 @@ from typing import Any
 from platform.common.output import print_line
 from platform.tracking import views
 from platform.tracking.client import connected, mlflow
-from platform.tracking.content import as_text, layout_fields, recipe_fields
+from platform.tracking.content import LONGEST, as_text, layout_fields, recipe_fields
 from platform.tracking.uri import display_uri, without_secrets
 from platform.tracking.urls import page_link, page_server
-from trainers.records.training import Record, Steps, TrainingPlan, Validated
+from trainers.records.training import Begun, Record, Steps, TrainingPlan, Validated
 from trainers.records.training_lines import Reader, without_redone
 
+_IN_EFFECT = "in_effect."
+"""Prefix of tags with values in effect."""
 _LOOK_S = 2.0
 _RETRY_S = 30.0
 LAST_WAIT_S = 30.0
@@ -77,10 +79,15 @@ class TrainingRun:
         run = _Run(self._plan, uri=self._uri, name=self._name, training_id=self._id, tags=self._tags)
         reader = Reader(self._records)
         # Records that a later attempt replaced are left out once that attempt has begun.
-        run.log(without_redone(reader.read()))
-        while not self._is_over.wait(_LOOK_S):
-            run.log(reader.read())
-        run.log(reader.read())
+        records = reader.read()
+        run.tell_attempts(records)
+        run.log(without_redone(records))
+        is_last = False
+        while not is_last:
+            is_last = self._is_over.wait(_LOOK_S)
+            records = reader.read()
+            run.tell_attempts(records)
+            run.log(records)
         run.end(self._state)
 
 
@@ -97,27 +104,52 @@ class _Run:
             own_tags = {"training_id": training_id, "role": "training", **tags}
             run = self._client.create_run(experiment.experiment_id, tags=own_tags, run_name=name)
         self._id: str = run.info.run_id
-        missing = {key: value for key, value in parameters(plan).items() if key not in run.data.params}
+        in_effect, begun_with = parameters(plan), run.data.params
+        missing = {key: value for key, value in in_effect.items() if key not in begun_with}
         param: Any = importlib.import_module("mlflow.entities").Param
         self._client.log_batch(self._id, params=[param(key, value) for key, value in missing.items()])
-        self._save_view(uri, name, training_id, experiment)
+        changed = {key: value for key, value in in_effect.items() if begun_with.get(key, value) != value}
+        self._tell_changed(changed, begun_with, stale={*run.data.tags})
+        address = self._save_view(uri, name, training_id, experiment)
+        links = page_link("Losses against tokens and hours", address)
+        words = [f"{key} {value} (begun with {begun_with[key]})" for key, value in changed.items()]
+        note = f"\n\nResumed with other parameters, which MLflow cannot change: {', '.join(words)}." if words else ""
+        self._client.set_tag(self._id, "mlflow.note.content", f"{links}{note}")
         self._client.update_run(self._id, status="RUNNING")
         self._logged = {key: self._last_step(key) for key in ("train_loss", "val_loss")}
 
-    def _save_view(self, uri: str, name: str, training_id: str, experiment: Any) -> None:
-        """Stores the view of the training's losses, and links it on the run's page."""
+    def _tell_changed(self, changed: Mapping[str, str], begun_with: Mapping[str, str], stale: set[str]) -> None:
+        """Sets a tag for each parameter whose value in effect is no longer the one that the training began with; MLflow
+        keeps a parameter's first value. Removes those of `stale` that no longer hold.
+        """
+        for key, value in changed.items():
+            self._client.set_tag(self._id, f"{_IN_EFFECT}{key}", value)
+        for tag in stale:
+            if tag.startswith(_IN_EFFECT) and tag.removeprefix(_IN_EFFECT) not in changed:
+                self._client.delete_tag(self._id, tag)
+
+    def tell_attempts(self, records: list[Record]) -> None:
+        """Sets a tag with the layout of each attempt that the records begin, and one with the layout in effect."""
+        for record in records:
+            if isinstance(record, Begun):
+                words = f"{record.layout}, from step {record.step + 1}"
+                self._client.set_tag(self._id, f"attempt.{record.attempt}.layout", words[:LONGEST])
+                self._client.set_tag(self._id, f"{_IN_EFFECT}layout", record.layout[:LONGEST])
+
+    def _save_view(self, uri: str, name: str, training_id: str, experiment: Any) -> str:
+        """Stores the view of the training's losses; returns its address, to which a tag links."""
         key, state = views.training_view(name, training_id).tag
         if experiment.tags.get(key) != state:
             self._client.set_experiment_tag(experiment.experiment_id, key, state)
         address = views.training_address(page_server(uri), experiment.experiment_id, training_id)
         self._client.set_tag(self._id, f"{views.ADDRESS}losses", address)
-        self._client.set_tag(self._id, "mlflow.note.content", page_link("Losses against tokens and hours", address))
+        return address
 
     def _last_step(self, key: str) -> int:
         return max((metric.step for metric in self._client.get_metric_history(self._id, key)), default=-1)
 
     def log(self, records: list[Record]) -> None:
-        """Logs the records that the run lacks. A repeated step has the same figures both times."""
+        """Logs the figures that the run lacks. A repeated step has the same ones both times."""
         metric: Any = mlflow().entities.Metric
         now_ms = round(time.time() * 1000)
         metrics: list[Any] = []

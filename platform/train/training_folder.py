@@ -12,6 +12,7 @@ from typing import Any
 
 from platform.common.errors import InputError
 from platform.study.atomic_write import replacing
+from platform.study.folder import make_folder
 from trainers.records import checkpoints
 from trainers.records.plain_files import last_attempt, open_plain, read_json, refuse_others
 from trainers.records.training import FORMAT, Record, Steps, TrainingPlan
@@ -39,13 +40,10 @@ class TrainingFolder:
         Raises:
             InputError: the folder cannot be created or is not a training's, or another process trains in it.
         """
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            refuse_others(*(self.path / name for name in OWN_FILES))
-            last_attempt(self.path / ATTEMPT)
-            file = open_plain(self.path / LOCK, os.O_RDWR | os.O_CREAT)
-        except OSError as error:
-            raise InputError(f"the folder {self.path} cannot be made: {error.strerror}") from error
+        make_folder(self.path)
+        refuse_others(*(self.path / name for name in OWN_FILES))
+        last_attempt(self.path / ATTEMPT)
+        file = open_plain(self.path / LOCK, os.O_RDWR | os.O_CREAT)
         try:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -4,10 +4,12 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Generator, Mapping
+from pathlib import Path
 
 from platform.cluster.connection import connected
 from platform.cluster.nodes import ClusterHandle
 from platform.cluster.supervisor import resumes_by
+from platform.common.errors import InputError
 from platform.common.json_form import print_json
 from platform.common.output import print_line
 from platform.study.folder import user_path
@@ -21,6 +23,7 @@ from platform.train.train_options import TrainOptions
 from platform.train.training_folder import TrainingFolder
 from platform.train.training_plan import make_plan
 from trainers.records.training import TrainingPlan
+from trainers.spec.cluster import Cluster
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,6 +83,17 @@ def opened(options: TrainOptions) -> Generator[OpenTraining]:
     with folder.locked():
         folder.write_plan(plan)
         yield OpenTraining(folder=folder, plan=plan, settings=settings, mlflow_uri=uri)
+
+
+def is_plannable(study: Path, recipe_id: str, tokens: int, cluster: Cluster) -> bool:
+    """Returns whether a training of the winner of a study's recipe can be planned on `cluster`; writes nothing."""
+    options = TrainOptions(target=str(study), studies=study.parent, recipe=recipe_id, tokens=tokens, trust=True)
+    try:
+        target = read_target(str(study), study.parent, recipe_id, trusted=True)
+        check_layouts(make_plan(options, target, None), cluster)
+    except InputError:
+        return False
+    return True
 
 
 def train_on(

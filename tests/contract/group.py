@@ -22,6 +22,7 @@ import torch.distributed as dist
 from torch.multiprocessing.spawn import start_processes
 from transformers.models.bloom import modeling_bloom as bloom_library
 
+from tests.contract import whole_tensors
 from tests.contract.cases import Case
 from tests.contract.reference import Run, learning_rate_at, probe
 from tests.contract.relaunched import Relaunched
@@ -143,7 +144,7 @@ def _run(case: Case) -> dict[str, Any]:
     source = data.source(recipe)
     with _planted(case.fault):
         engine = create_engine(recipe, case.layout, torch.device("cpu"))
-        weights = {name: weight.clone() for name, weight in engine.named_full_weights()}
+        weights = whole_tensors.weights(engine)
         digest = hashlib.sha256(
             b"".join(weight.view(torch.uint8).numpy().tobytes() for weight in weights.values())
         ).hexdigest()

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
-from tests.contract import exchange_cases, expert_faults, masks
+from tests.contract import exchange_cases, expert_faults, masks, whole_tensors
 from tests.contract.balance import DenseBalance
 from tests.contract.cases import GLOBAL_BATCH
 from tests.contract.mesh_cases import MeshCase
@@ -82,7 +82,7 @@ def run_generated(cases: list[MeshCase]) -> list[dict[str, Any]]:
 def _run(case: MeshCase) -> dict[str, Any]:
     recipe, layout = case.recipe, case.layout
     engine: Any = create_engine(recipe, layout, torch.device("cpu"))
-    weights = {name: weight.clone() for name, weight in engine.named_full_weights()}
+    weights = whole_tensors.weights(engine)
     tokens = torch.from_numpy(data.source(recipe).sequences(0, range(2)))
     # The logits are of another shape than training: no graph of its own for them.
     eager = torch.compiler.set_stance("force_eager") if layout.compile != "none" else contextlib.nullcontext()
@@ -113,7 +113,7 @@ def _run(case: MeshCase) -> dict[str, Any]:
         source = data.source(recipe)
         with contextlib.nullcontext() if step else watched:
             result = engine.step([torch.from_numpy(source.sequences(step, index)) for index in indices], Unmarked())
-        stepped = stepped or {name: weight.clone() for name, weight in engine.named_full_weights()}
+        stepped = stepped or whole_tensors.weights(engine)
         losses += losses_of([result], _gather)
         norms.append(result.grad_norm.item())
     wrong = list(engines.mismatches(engine.in_effect(), recipe, layout, grad_accum=batch.grad_accum))
@@ -150,20 +150,11 @@ def note_gradients(engine: Any) -> dict[str, torch.Tensor]:
 
     def noting(*args: Any, **kwargs: Any) -> Any:
         if not gradients:
-            parts = _whole_gradients if engine._pipeline is None else _pipelined_gradients
-            gradients.update(parts(engine))
+            gradients.update(whole_tensors.of_stages(engine, lambda module: _gradients_of(engine, module)))
         return step(*args, **kwargs)
 
     engine._optimizer.step = noting
     return gradients
-
-
-def _whole_gradients(engine: Any) -> dict[str, torch.Tensor]:
-    return dict(_gradients_of(engine, engine.module))
-
-
-def _pipelined_gradients(engine: Any) -> dict[str, torch.Tensor]:
-    return dict(engine._pipeline.named_weights(lambda module: _gradients_of(engine, module)))
 
 
 def _gradients_of(engine: Any, module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -171,7 +162,7 @@ def _gradients_of(engine: Any, module: torch.nn.Module) -> Iterator[tuple[str, t
         gradient: Any = parameter.grad
         if not parameter.requires_grad and gradient is None:
             continue
-        yield plain_name(name), engine.full(plain_name(name), gradient.detach().clone()).float()
+        yield plain_name(name), whole_tensors.whole(engine, plain_name(name), gradient.detach().clone()).float()
 
 
 def _gather(value: Any) -> list[Any]:

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from deepspeed.accelerator import get_accelerator
 
+from tests.contract import whole_tensors
 from tests.contract.cases import BLOOM, recipe
 from trainers.data import source
 from trainers.engines import deepspeed as deepspeed
@@ -193,12 +194,12 @@ def overflows(layouts: list[Layout]) -> list[dict[str, Any]]:
         for step in range(4):
             if step in (1, 2):
                 _set_loss_scale(engine, 2.0**100 if step == 1 else 2.0**10)
-            before = {name: weight.clone() for name, weight in engine.named_full_weights()}
+            before = whole_tensors.weights(engine)
             result = engine.step([tokens], Unmarked())
             losses.append((result.loss_sum / result.num_tokens).item())
             norms.append(result.grad_norm.item())
             skipped.append(engine.num_skipped_steps())
-            unchanged.append(all(torch.equal(before[name], weight) for name, weight in engine.named_full_weights()))
+            unchanged.append(_are_equal(before, whole_tensors.weights(engine)))
         wrong = engines.mismatches(engine.in_effect(), half, layout, grad_accum=1)
         if layout.engine == "fsdp":
             unchanged.append(_kept_by_an_overflow_in_one_shard(engine, tokens))
@@ -207,11 +208,15 @@ def overflows(layouts: list[Layout]) -> list[dict[str, Any]]:
     return runs
 
 
+def _are_equal(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(first[name], weight) for name, weight in second.items())
+
+
 def _kept_by_an_overflow_in_one_shard(engine: Any, tokens: torch.Tensor) -> bool:
     """Returns whether all weights stay as they are when a gradient overflows in rank 0's shard alone."""
-    before = {name: weight.clone() for name, weight in engine.named_full_weights()}
+    before = whole_tensors.weights(engine)
     engine.step([tokens], _Overflow(engine))
-    return all(torch.equal(before[name], weight) for name, weight in engine.named_full_weights())
+    return _are_equal(before, whole_tensors.weights(engine))
 
 
 class _Overflow:

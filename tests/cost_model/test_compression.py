@@ -9,7 +9,7 @@ from platform.cost_model.columns import Columns
 from platform.cost_model.compression import compression_values
 from platform.cost_model.features import from_points
 from platform.cost_model.hardware import find_cluster
-from platform.cost_model.lower_bound import lower_bound_gib
+from platform.cost_model.lower_bound import lower_bound
 from platform.cost_model.memory import peak_memory
 from platform.cost_model.step_time import step_time
 from tests.cost_model.points import BLOOM_7B1, GPT2
@@ -62,4 +62,6 @@ def test_error_feedback_is_a_whole_gradient_more() -> None:
     assert factored - plain == pytest.approx(gradient_gib, rel=1e-3)
     recipe = dataclasses.replace(RECIPE, compression="powersgd_4")
     point = BatchPoint.of(recipe, DDP, 8)
-    assert lower_bound_gib(RECIPE, DDP, point) + gradient_gib == pytest.approx(lower_bound_gib(recipe, DDP, point))
+    assert lower_bound(RECIPE, DDP, point).total_gib + gradient_gib == pytest.approx(
+        lower_bound(recipe, DDP, point).total_gib
+    )

@@ -16,7 +16,7 @@ from platform.cost_model.features import from_points
 from platform.cost_model.hardware import ClusterSpec, find_cluster
 from platform.cost_model.kernels import BIASED_FLASH, HOPPER_RATE
 from platform.cost_model.layout_arrays import AXES
-from platform.cost_model.lower_bound import lower_bound_gib
+from platform.cost_model.lower_bound import lower_bound
 from platform.cost_model.ordering import known_columns
 from platform.cost_model.predict import predict
 from platform.cost_model.probed_cluster import cluster_with_probe
@@ -342,9 +342,11 @@ def test_an_engine_that_the_model_does_not_know_is_neither_predicted_nor_left_ou
     )
     candidate = Candidate(recipe=recipe, layout=layout, micro_batches=(1,))
     batch = BatchPoint(micro_batch=1, grad_accum=8)
-    assert lower_bound_gib(recipe, layout, batch) > 139.8 and known_columns([candidate], cluster, None) is not None
+    assert (
+        lower_bound(recipe, layout, batch).total_gib > 139.8 and known_columns([candidate], cluster, None) is not None
+    )
     monkeypatch.setitem(engines._COSTS, "ddp", None)  # pyright: ignore[reportPrivateUsage]
-    assert lower_bound_gib(recipe, layout, batch) == 0
+    assert lower_bound(recipe, layout, batch).total_gib == 0
     assert known_columns([candidate], cluster, None) is None
     assert [
         planned_candidate.micro_batches for planned_candidate in make_plan([candidate], (), cluster, None).candidates

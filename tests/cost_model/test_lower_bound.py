@@ -8,7 +8,7 @@ import pytest
 
 from platform.cost_model.features import from_points
 from platform.cost_model.hardware import find_cluster
-from platform.cost_model.memory import lower_bound, lower_bound_gib, peak_memory
+from platform.cost_model.memory import lower_bound, peak_memory
 from trainers.spec.batch import BatchPoint
 from trainers.spec.layout import Layout
 from trainers.spec.model import ModelSpec
@@ -46,7 +46,7 @@ MEASURED = [
 def test_floor_is_below_the_measured_peak_and_above_half_of_it(
     layout: Layout, micro_batch: int, grad_accum: int, peak_gib: float
 ) -> None:
-    floor = lower_bound_gib(RECIPE, layout, BatchPoint(micro_batch=micro_batch, grad_accum=grad_accum))
+    floor = lower_bound(RECIPE, layout, BatchPoint(micro_batch=micro_batch, grad_accum=grad_accum)).total_gib
     assert 0.55 * peak_gib < floor <= peak_gib
 
 
@@ -82,16 +82,16 @@ def test_memory_grows_with_micro_batch_and_accumulation() -> None:
         )
     ]
     for layout in layouts:
-        sizes = [lower_bound_gib(RECIPE, layout, BatchPoint(micro_batch=b, grad_accum=2)) for b in (1, 2, 8, 64)]
+        sizes = [lower_bound(RECIPE, layout, BatchPoint(micro_batch=b, grad_accum=2)).total_gib for b in (1, 2, 8, 64)]
         assert sizes == sorted(sizes) and sizes[-1] > sizes[0]
-        single_gib = lower_bound_gib(RECIPE, layout, BatchPoint(micro_batch=8, grad_accum=1))
+        single_gib = lower_bound(RECIPE, layout, BatchPoint(micro_batch=8, grad_accum=1)).total_gib
         assert single_gib <= sizes[2]
 
 
 def test_sharding_and_offload_lower_the_floor() -> None:
     point = BatchPoint(micro_batch=1, grad_accum=2)
-    unsharded_gib = lower_bound_gib(RECIPE, fsdp(grad_sync="every", checkpointing="full"), point)
-    eighth = lower_bound_gib(RECIPE, fsdp(dp_shard=8, grad_sync="every", checkpointing="full"), point)
+    unsharded_gib = lower_bound(RECIPE, fsdp(grad_sync="every", checkpointing="full"), point).total_gib
+    eighth = lower_bound(RECIPE, fsdp(dp_shard=8, grad_sync="every", checkpointing="full"), point).total_gib
     assert eighth < unsharded_gib / 4
     on_device = lower_bound(RECIPE, Layout(engine="deepspeed", zero_stage=2, grad_sync="every"), point)
     away = lower_bound(RECIPE, Layout(engine="deepspeed", zero_stage=2, grad_sync="every", offload="optimizer"), point)
@@ -130,4 +130,4 @@ def test_the_floor_of_a_pipeline_is_below_what_is_predicted(checkpointing: str, 
         )  # fmt: skip
         batch = BatchPoint(micro_batch=1, grad_accum=8)
         predicted = peak_memory(from_points([(RECIPE, layout, batch)], find_cluster("2x8xH100"))).allocated_gib[0]
-        assert 0.3 * predicted < lower_bound_gib(RECIPE, layout, batch) <= predicted
+        assert 0.3 * predicted < lower_bound(RECIPE, layout, batch).total_gib <= predicted

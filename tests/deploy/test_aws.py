@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from deploy.aws import prepare
-from tests.whole_searches.head import free_port
+from tests.loopback import free_port
 
 pytestmark = [pytest.mark.ray, pytest.mark.heavy]
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,7 +14,8 @@ from ray._private.internal_api import get_state_from_address
 
 from platform.cluster.leftovers import NOTE, of_session
 from tests.faults import leaks
-from tests.whole_searches.head import free_port, short_folder, started
+from tests.loopback import free_port
+from tests.whole_searches.head import short_folder, started
 from tests.whole_searches.session import ENVIRONMENT, Session, write_space
 from tests.whole_searches.studies import IN_ORDER, RAN, SLOW, Run, num_rungs, sessions_of, shows_a_result, start
 from trainers.records.journal import End, Line, Measured, TrialEnd

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from tests.contract import whole_tensors
 from tests.contract.cases import recipe
 from tests.contract.group import run_group
 from tests.contract.mesh_cases import MODELS
@@ -42,7 +43,7 @@ def _states(layouts: dict[str, tuple[str, Layout]]) -> dict[str, Any]:
         }
         ranks: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(ranks, (saved, engine.loss(tokens).item()))
-        full_weights = {key: weight.clone() for key, weight in engine.named_full_weights()}
+        full_weights = whole_tensors.weights(engine)
         states_by_name[name] = {
             "whole": full_weights,
             "saved": [saved_parts for saved_parts, _ in ranks],

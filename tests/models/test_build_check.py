@@ -8,9 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from trainers.models import build_check
+from tests.models.test_damaged_configs import CONFIGS
+from trainers.models import build_check, model
 from trainers.spec.architectures import architecture_of
+from trainers.spec.kernel_rules import kernel_refusals
+from trainers.spec.layout import Layout
 from trainers.spec.model import ModelSpec
+from trainers.spec.recipe import Recipe
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -36,6 +40,7 @@ GEMMA: dict[str, Any] = {
     "sliding_window": 8,
     "final_logit_softcapping": 3.0,
 }
+EXAONE: dict[str, Any] = {**LLAMA, "model_type": "exaone4", "sliding_window": None}
 ODD: tuple[Any, ...] = (
     "zz", 0, -1, 3, 10**25, float("inf"), float("nan"), True, None, ["x"], {}, {"type": "yarn"}
 )  # fmt: skip
@@ -115,3 +120,29 @@ def test_a_block_of_each_kind_is_built() -> None:
     assert (few.num_layers, json.loads(few.config)["num_hidden_layers"]) == (2, 2)
     spec = ModelSpec.from_config({**LLAMA, "num_hidden_layers": 90}, name="mine")
     assert build_check.with_few_blocks(spec).num_layers == 1
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config["model_type"])
+def test_a_family_is_checked_with_an_attention_that_it_supports(
+    config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[Any] = []
+    build = model.build
+
+    def noting(spec: ModelSpec, **settings: Any) -> model.Model:
+        checked.append(settings["attention"])
+        return build(spec, **settings)
+
+    monkeypatch.setattr(model, "build", noting)
+    spec = ModelSpec.from_config(config, name="mine")
+    assert not build_check.reason_against(spec)
+    layout = Layout(engine="ddp", dp_replicate=1, attention=checked[0])
+    assert len(checked) == 1 and not list(kernel_refusals(Recipe(model=spec, seq_len=8, global_batch=1), layout))
+
+
+def test_an_error_of_code_is_told_with_the_key_that_brings_it() -> None:
+    """Checks exaone4 without a window and kinds of blocks, for which transformers divides by zero."""
+    reason = build_check.reason_against(ModelSpec.from_config(EXAONE, name="mine"))
+    assert reason.startswith("sliding_window null ends in ZeroDivisionError: ") and reason.endswith(", or leave it out")
+    stated = {**EXAONE, "layer_types": ["full_attention"] * 2}
+    assert not build_check.reason_against(ModelSpec.from_config(stated, name="mine"))

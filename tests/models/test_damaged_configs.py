@@ -1,6 +1,7 @@
 """Published configurations with a value damaged at random: refused in a sentence, or built as they were counted."""
 
 import copy
+import itertools
 import json
 import random
 from collections.abc import Iterator
@@ -24,6 +25,8 @@ DAMAGES: tuple[Any, ...] = (
     MISSING, None, True, False, 0, 1, -1, 2, 3, 7, 96, 0.5, -0.0, 1e-300, 1e300, 10**9, 10**25, 10**400, float("inf"),
     float("nan"), "", "zz", "3", "\ud800", [], [1], ["full_attention"], [[1]], {}, {"type": "yarn"}, {"x": {"y": None}},
 )  # fmt: skip
+OF_INTEGERS: tuple[Any, ...] = (None, 0, -1, "x", 1.5, True, float("inf"))
+"""Damages of a whole number; infinity is what Python reads of 1e400."""
 _DEEPEST = 200
 """Blocks of a model that is built whole."""
 
@@ -99,3 +102,49 @@ def test_a_damaged_configuration_is_read_or_refused_in_a_sentence() -> None:
 @pytest.mark.heavy
 def test_what_is_accepted_of_500_damaged_configurations_is_built_as_counted() -> None:
     check_accepted([spec for config, _ in zip(damaged(2), range(500), strict=False) if (spec := read(config))])
+
+
+def integers_damaged() -> list[tuple[str, dict[str, Any]]]:
+    """Returns, for every whole number of a family's first published configuration, its key and copies with it damaged,
+    with and without `layer_types`.
+    """
+    families: dict[str, dict[str, Any]] = {}
+    for config in CONFIGS:
+        families.setdefault(config["model_type"], config)
+    made: list[tuple[str, dict[str, Any]]] = []
+    for config in families.values():
+        for path in [*_integers(config), ("sliding_window",)]:
+            for value, has_kinds in itertools.product(OF_INTEGERS, {True, "layer_types" not in config}):
+                made.append((path[-1], copy.deepcopy(config)))
+                place = made[-1][1]
+                if not has_kinds:
+                    place.pop("layer_types", None)
+                for key in path[:-1]:
+                    place = place[key]
+                place[path[-1]] = value
+    return made
+
+
+def _integers(config: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for key, value in config.items():
+        if type(value) is int:
+            yield (*path, key)
+        elif isinstance(value, dict):
+            yield from _integers(value, (*path, key))
+
+
+def check_named(damages: list[tuple[str, dict[str, Any]]]) -> None:
+    """Checks that each is read and built, or that reader or builder names the damaged key."""
+    for key, config in damages:
+        if spec := read(config):
+            reason = build_check.reason_against(spec)
+            assert not reason or key in reason, (reason, key, config)
+
+
+def test_a_damaged_integer_is_named() -> None:
+    check_named(random.Random(3).sample(integers_damaged(), 100))
+
+
+@pytest.mark.heavy
+def test_every_damaged_integer_of_every_family_is_named() -> None:
+    check_named(integers_damaged())

@@ -105,3 +105,9 @@ def test_every_view_shows_every_caveat(name: str, tmp_path: Path) -> None:
     (tmp_path / LAUNCH).write_text("#!/bin/sh\ntrain\n")
     write_caveats(tmp_path, target.caveats)
     assert f"# {caveat.sentence}" in (tmp_path / LAUNCH).read_text().splitlines()
+
+
+def test_the_changelog_names_every_caveat() -> None:
+    text = (Path(__file__).parents[2] / "CHANGELOG.md").read_text(encoding="utf-8")
+    listed = text.partition("has the same caveats: ")[2].partition(".\n")[0].split(", ")
+    assert listed == [*DECLARED]

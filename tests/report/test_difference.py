@@ -81,9 +81,11 @@ def test_the_surroundings_are_listed_once_each():
     newer = dataclasses.replace(CONDITIONS, versions={"python": "3.11", "torch": "9.9"}, commit="89abcde")
     slower = dataclasses.replace(
         FIRST, tokens_per_s=36000.0, conditions=newer, matmul_peak_tflops=600.0, sm_clock_mhz=(1200.0,),
-        held_back=("power cap",), last_micro_step_s=0.3, others_gib=(22.8,),
+        held_back=("power cap",), last_micro_step_s=0.3, others_gib=(22.8,), sdpa_kernel="math",
     )  # fmt: skip
-    before = dataclasses.replace(FIRST, sm_clock_mhz=(1500.0,), last_micro_step_s=0.1, others_gib=(0.0,))
+    before = dataclasses.replace(
+        FIRST, sm_clock_mhz=(1500.0,), last_micro_step_s=0.1, others_gib=(0.0,), sdpa_kernel="flash"
+    )
     explained = difference(before, slower, MADE_UP)
     lines = sentences(explained)
     assert not explained.changes and "Recipe, layout and batch point are the same." in lines
@@ -91,6 +93,7 @@ def test_the_surroundings_are_listed_once_each():
     assert "Also matmul peak: 700 to 600 TFLOP/s a device." in lines
     assert "Also clock of the slowest GPU: 1,500 to 1,200 MHz." in lines
     assert "Also clocks lowered by: nothing to power cap." in lines
+    assert "Also torch's kernel of sdpa: flash to math." in lines
     assert "Also GPU memory of other processes: 0 to 22.8 GiB." in lines
     assert any("the last micro-step" in line and "200 ms more" in line for line in lines)
     assert any(line.startswith("Unexplained: 10.0% slower, 100% of the difference.") for line in lines)

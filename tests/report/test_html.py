@@ -181,6 +181,13 @@ def test_conditions_that_changed_are_said():
     assert "other conditions: torch 9.9." in words
 
 
+def test_kernels_and_void_windows_are_conditions():
+    void = ("a shape was compiled anew",)
+    runs = [measurement(sdpa_kernel="flash"), measurement(micro_batch=2, sdpa_kernel="math", void_windows=void)]
+    words = page([result_of(runs)])
+    assert "flash, math" in words and "1: a shape was compiled anew" in words
+
+
 def test_memory_that_other_processes_held_is_a_condition():
     words = page([result_of([measurement(others_gib=(0.0, 22.8)), measurement(micro_batch=2)])])
     assert "up to 22.8 GiB of a GPU in 1 of 1 measurement<" in words

@@ -104,6 +104,8 @@ def test_it_tells_what_ended_a_search_and_what_it_took(
     assert main(command) == 0
     output = capsys.readouterr().out.splitlines()
     took = "0 s" if end is None else "10 s"  # by the session's own clock; of one that was killed by its lines'
+    if end is not None and not end.exit_code:
+        assert output.pop().startswith("Train it: python -m platform.train one ")
     assert output[-2].startswith(shown) and output[-1] == f"The search took {took}, 0 device seconds."
     assert main([*command, "--json"]) == 0
     reported = json.loads(capsys.readouterr().out)["end"]

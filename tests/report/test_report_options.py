@@ -44,6 +44,14 @@ def test_one_page_holds_several_studies(studies: Path, capsys: pytest.CaptureFix
     assert str(path) in shown and shown.count("Fastest") == 2
 
 
+def test_the_report_of_a_study_ends_with_the_command_that_trains_its_winner(
+    studies: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert run(studies, "one") == 0
+    command = f"python -m platform.train one --studies {shlex.quote(str(studies))} --tokens "
+    assert f"\nTrain it: {command}" in capsys.readouterr().out
+
+
 def test_a_page_of_one_study_stands_beside_its_table(studies: Path, capsys: pytest.CaptureFixture[str]):
     path = studies / "page.html"
     assert run(studies, "one", "--html", str(path)) == 0

@@ -88,7 +88,10 @@ def test_the_winner_in_one_sentence() -> None:
 
 def test_what_held_its_devices_back_is_told_each_reason_once() -> None:
     reasons = ("power cap", "", "power cap, thermal")
-    output = verdicts(StudyResult.of(_history(measurement(idle_devices=1, held_back=reasons))))
+    void = ("a shape was compiled anew",) * 2
+    point = measurement(idle_devices=1, held_back=reasons, void_windows=void, windows_s=(0.2,) * 3)
+    output = verdicts(StudyResult.of(_history(point)))
+    assert "2 of 5 windows of its run were void and are not counted: a shape was compiled anew." in output
     assert "Clocks were lowered in 2 of 3 windows of its run: power cap, thermal." in output
     assert "1 of 4 devices were idle (under 5 % busy)." in output
 

@@ -91,6 +91,44 @@ def test_a_bucket_s_studies_are_read_as_a_folder_s(
         assert search.parse(argv).study.learn_from == "s3://lab/studies"
 
 
+def test_every_view_of_a_bucket_names_its_address(
+    team: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looks for the path of the local copy in all that is printed and written, refusals and remarks too."""
+    monkeypatch.setenv("COLUMNS", "300")
+    copies = tmp_path / "copies"
+    copies.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(copies))
+    files: dict[str, Path | bytes] = {f"studies/{path.relative_to(team)}": path for path in team.rglob("*.jsonl")}
+    files["odd/journal.jsonl"] = (team / "ann/first/journal.jsonl").read_bytes() + b"{}\n"
+    studies, odd, broken = "s3://views/studies/", "s3://views/odd", "s3://views/studies/bob/broken"
+    page, table = tmp_path / "page.html", tmp_path / "table.csv"
+    views = {
+        (studies,): "Studies in s3://views/studies\n",
+        (odd,): "Studies in s3://views/odd\n",
+        (odd, "--markdown"): "of s3://views/odd/journal.jsonl could not be used",
+        (odd, "--json", "--csv", f"{table}"): "",
+        (odd, "s3://views/studies/ann/first", "--html", f"{page}"): str(page),
+        (studies, odd, "--html", f"{page}"): "s3://views/studies/ is a folder of studies",
+        (studies, "--csv", f"{table}"): "s3://views/studies is a folder of 4 studies",
+        (broken,): "no study in s3://views/studies/bob/broken can be read",
+        (broken, odd, "--html", f"{page}"): "s3://views/studies/bob/broken/journal.jsonl does not begin",
+        ("--compare", broken, odd): "s3://views/studies/bob/broken/journal.jsonl does not begin",
+    }
+    with s3_bucket("views", files):
+        for words, named in views.items():
+            report.main(words)
+            printed = capsys.readouterr()
+            everything = (
+                printed.out + printed.err + "".join(path.read_text() for path in (page, table) if path.exists())
+            )
+            assert named in everything and str(copies) not in everything, words
+            assert "\n.  " not in printed.out, "a study has a name"
+            assert "  by  " not in printed.out, "the copy's owner is not the study's"
+        assert plan.main(["bloom7b", "--cluster", "8xH100-SXM", "--learn-from", broken]) == 2
+        assert "s3://views/studies/bob/broken/journal.jsonl does not begin" in capsys.readouterr().err
+
+
 def test_a_bucket_s_object_lands_nowhere_outside_its_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

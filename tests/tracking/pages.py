@@ -9,7 +9,6 @@ import json
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -55,13 +54,6 @@ def answering(server: str, process: subprocess.Popen[bytes] | None = None) -> No
             return
         assert (process is None or process.poll() is None) and time.monotonic() < until_s, server
         time.sleep(0.2)
-
-
-def free_port() -> int:
-    """Returns a port of loopback that nothing listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def opened(view: Page, address: str) -> None:

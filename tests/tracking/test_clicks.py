@@ -10,6 +10,7 @@ import pytest
 from platform.common.checkout import ROOT
 from platform.tracking.mirror import Mirror, default_uri
 from tests import needs
+from tests.loopback import free_port
 from tests.tracking import pages
 from tests.tracking.browser import Page, page
 from tests.tracking.studies import POINTS, write
@@ -45,7 +46,7 @@ def test_the_printed_address_leads_to_layouts_and_to_losses_in_a_click_each(stud
         "--studies",
         str(studies),
         "--port",
-        str(pages.free_port()),
+        str(free_port()),
     ]
     with (
         subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server,

@@ -90,6 +90,8 @@ def test_names_are_short_and_say_nothing_of_a_miniature_which_a_tag_does() -> No
     assert content(small).tags["miniature"] == "true" and content(measurement()).tags["miniature"] == "false"
     every = measurement(on=layout(grad_sync="every", prefetch=2, attention="sdpa"))
     assert content(every).name == "FSDP2 stage 3, sync every, prefetch 2, MBS 1 (t1)"
+    assert content(measurement(sdpa_kernel="flash")).tags["sdpa_kernel"] == "flash"
+    assert "sdpa_kernel" not in content(measurement()).tags
     assert content(GATE).name == "gate: FSDP2 stage 3 (t9)"
     assert content(profile()).name == "profile: FSDP2 stage 3, MBS 1 (t2)"
 

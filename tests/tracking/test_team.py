@@ -20,8 +20,9 @@ from mlflow.server import get_app_client
 
 from platform.tracking.mirror import Mirror
 from tests import needs
+from tests.loopback import free_port
 from tests.tracking.studies import POINTS, runs_of, write
-from tests.whole_searches.head import free_port, short_folder
+from tests.whole_searches.head import short_folder
 from tests.whole_searches.session import ROOT, Session, write_space
 
 pytestmark = [pytest.mark.mirror, pytest.mark.heavy]

@@ -1,8 +1,6 @@
 """The commands of docs/first-training.md, run as they stand there: from text files to a report and loss curves."""
 
-import contextlib
 import shutil
-import socket
 import time
 import urllib.request
 from collections.abc import Generator
@@ -13,6 +11,7 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 from platform.train.training_folder import TrainingFolder, steps_of
+from tests.loopback import free_port
 from tests.train.pages import ROOT, commands, followed
 from trainers.records.training import Begun
 
@@ -23,9 +22,7 @@ PAGE = ROOT / "docs" / "first-training.md"
 
 @pytest.fixture(scope="module")
 def port() -> int:
-    with contextlib.closing(socket.socket()) as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    return free_port()
 
 
 @pytest.fixture(scope="module")

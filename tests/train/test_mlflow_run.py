@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ import pytest
 import platform.train.mlflow_run as mlflow_run  # pyright takes `from platform import` for the standard module
 from platform.tracking.serve import newest
 from platform.train.mlflow_run import TrainingRun
-from tests.training.values import STEP, STEPS, plan
-from trainers.records.training import Begun, Validated
+from tests.training.values import DDP, FSDP, STEP, STEPS, plan
+from trainers.records.training import Begun, TrainingPlan, Validated
 from trainers.records.training_lines import write
 
 pytestmark = pytest.mark.mirror
@@ -85,6 +86,35 @@ def test_a_second_session_adds_what_is_new_and_nothing_twice(uri: str, tmp_path:
         and series["val_hours"] == [(0, 1 / 3600)]
     )
     assert series["tokens_per_s"][0] == (2, 2 * STEP / 3600) and series["peak_gib"][0] == (2, 1.5)
+
+
+def test_a_training_resumed_on_another_layout_shows_both(uri: str, tmp_path: Path) -> None:
+    records = tmp_path / "training.jsonl"
+    client = mlflow.MlflowClient(tracking_uri=uri)
+
+    def shown(plan_in_effect: TrainingPlan) -> Any:
+        TrainingRun(plan_in_effect, uri=uri, name="first", training_id="0123", records=records).close("KILLED", 600)
+        experiment = client.get_experiment_by_name("tiny")
+        assert experiment is not None
+        (run,) = client.search_runs([experiment.experiment_id])
+        return run.data
+
+    def in_effect(tags: Mapping[str, str]) -> dict[str, str]:
+        return {key: value for key, value in tags.items() if key.startswith("in_effect.")}
+
+    write(records, dataclasses.replace(BEGUN, layout=DDP.label))
+    assert in_effect(shown(plan()).tags) == {"in_effect.layout": DDP.label}
+    write(records, dataclasses.replace(BEGUN, attempt=2, step=2, layout=FSDP.label))
+    resumed = shown(plan(FSDP))
+    assert resumed.params["layout"] == DDP.label, "MLflow keeps the first"
+    assert resumed.tags["in_effect.layout"] == FSDP.label and resumed.tags["in_effect.engine"] == "fsdp"
+    assert resumed.tags["attempt.1.layout"] == f"{DDP.label}, from step 1"
+    assert resumed.tags["attempt.2.layout"] == f"{FSDP.label}, from step 3"
+    assert "engine fsdp (begun with ddp)" in resumed.tags["mlflow.note.content"]
+    write(records, dataclasses.replace(BEGUN, attempt=3, step=4, layout=DDP.label))
+    back = shown(plan())
+    assert in_effect(back.tags) == {"in_effect.layout": DDP.label} and "attempt.3.layout" in back.tags
+    assert "begun with" not in back.tags["mlflow.note.content"]
 
 
 def test_a_server_that_is_away_is_said_and_the_training_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from tests.contract import whole_tensors
 from trainers import data
 from trainers.engines.create import create_engine
 from trainers.engines.stepper import Engine
@@ -92,7 +93,7 @@ def _play(hop: Hop) -> Curves:
     for layout in hop.loaded_by:
         engine = create_engine(hop.recipe, layout, torch.device("cpu"))
         checkpoint_reading.load(engine, newest)
-        loaded.append({name: weight.clone() for name, weight in engine.named_full_weights()})
+        loaded.append(whole_tensors.weights(engine))
         continued.append(train(engine, hop.recipe, layout, STEPS))
         engine.close()
     return Curves(undisturbed=undisturbed, continued=continued, weights=loaded)

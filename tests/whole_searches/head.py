@@ -18,13 +18,6 @@ import ray
 _STARTS_S = 600.0
 
 
-def free_port() -> int:
-    """Returns a TCP port that is free now."""
-    with socket.socket() as listener:
-        listener.bind(("", 0))
-        return listener.getsockname()[1]
-
-
 @contextlib.contextmanager
 def short_folder() -> Generator[Path]:
     """Yields a folder for Ray's sockets, whose paths may have at most 107 bytes; pytest's own folders are too long."""

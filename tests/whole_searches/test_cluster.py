@@ -19,8 +19,8 @@ import yaml
 from ray.autoscaler._private.fake_multi_node import node_provider
 
 from platform.cluster import waiting
-from tests.loopback import closed_port
-from tests.whole_searches.head import free_port, short_folder, started
+from tests.loopback import closed_port, free_port
+from tests.whole_searches.head import short_folder, started
 from tests.whole_searches.session import ROOT, write_space
 
 IDLE_S = 3.0

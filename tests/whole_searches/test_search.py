@@ -7,6 +7,7 @@ import gzip
 import json
 import math
 import os
+import shlex
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -90,6 +91,9 @@ class TestAWholeSearch:
     def test_it_finds_a_winner(self, finished: Run) -> None:
         (session_end,) = finished.sessions
         assert session_end.code == 0, session_end.err
+        studies = shlex.quote(str(finished.path.parent))
+        command = f"python -m platform.train whole --studies {studies} --tokens 1B --address local"
+        assert f"\nTrain it: {command} (" in session_end.err
         printed = session_end.object["winner"]
         ran = [measurement for measurement in finished.measured if measurement.outcome is not Outcome.OOM]
         best = result_of(ran).of_study[0].winner

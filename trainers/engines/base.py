@@ -12,7 +12,6 @@ from trainers.engines.stepper import (
     HasModels,
     HasSettings,
     HasTrainingState,
-    HasWeights,
     MissingAbilityError,
     Stepper,
 )
@@ -24,7 +23,7 @@ from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
 
 __all__ = [
-    "Counters", "Engine", "EngineRules", "HasLogits", "HasModels", "HasSettings", "HasTrainingState", "HasWeights",
+    "Counters", "Engine", "EngineRules", "HasLogits", "HasModels", "HasSettings", "HasTrainingState",
     "Layout", "Marks", "MissingAbilityError", "Model", "Recipe", "StateTensor", "StepPhase", "StepResult", "Stepper",
     "TensorPart", "TorchEngine",
 ]  # fmt: skip

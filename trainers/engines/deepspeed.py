@@ -24,7 +24,7 @@ Stage 0 refuses bf16 states, because its native bf16 mode always has fp32 master
 """
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -46,7 +46,6 @@ from trainers.engines.accumulating import AccumulatingEngine
 from trainers.engines.deepspeed_config import engine_config, zero_in_effect
 from trainers.engines.deepspeed_library import (
     deepspeed,
-    safe_get_full_fp32_param,
     safe_set_full_fp32_param,
     torch_autocast,
 )
@@ -244,13 +243,6 @@ class DeepSpeedEngine(AccumulatingEngine):
             "accumulation_precision": dtype_name(engine.get_data_types()[1]),
             "wrapper": type(wrapper).__name__,
         }
-
-    def named_full_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        for name, parameter in self._engine.module.named_parameters():
-            full = parameter.detach() if self.layout.zero_stage == 0 else safe_get_full_fp32_param(parameter)
-            assert full is not None
-            # DeepSpeed may return fp32 for 16-bit masters; the weights keep the type in which they are stored.
-            yield plain_name(name), full.to(state_dtype(self.recipe))
 
     def close(self) -> None:
         self._engine.destroy()

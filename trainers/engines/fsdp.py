@@ -132,9 +132,6 @@ class FsdpEngine(TorchEngine):
     def computing(self) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext()
 
-    def gathered(self, tensor: torch.Tensor) -> torch.Tensor:
-        return cast(DTensor, tensor.to(self.device)).full_tensor() if isinstance(tensor, DTensor) else tensor
-
     def _norm_group(self) -> Any:
         return self._mesh.group("pp", "dp_shard", "cp", "tp")
 

@@ -1,7 +1,7 @@
 """`Stepper`: the interface that measuring needs of an engine; optional abilities; and `Engine`, which has them all."""
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from trainers.marks.step import Marks, StepResult
@@ -93,17 +93,6 @@ class HasTrainingState(Stepper, Protocol):
 
 
 @runtime_checkable
-class HasWeights(Protocol):
-    """Gives its weights under the plain model's names."""
-
-    def named_full_weights(self) -> "Iterator[tuple[str, torch.Tensor]]":
-        """Returns an iterator over the whole master weights by their names in the plain transformers model. A
-        collective over all ranks; may wait for the device.
-        """
-        ...
-
-
-@runtime_checkable
 class HasLogits(Protocol):
     """Computes logits and losses without training, for a training's held-out loss."""
 
@@ -130,14 +119,13 @@ class HasModels(Protocol):
         ...
 
 
-class Engine(HasTrainingState, HasSettings, HasWeights, HasLogits, HasModels, Protocol):
+class Engine(HasTrainingState, HasSettings, HasLogits, HasModels, Protocol):
     """An engine with every ability, ready to train."""
 
 
 ABILITIES: Mapping[str, type] = {
     SETTINGS: HasSettings,
     TRAINING_STATE: HasTrainingState,
-    "full weights": HasWeights,
     "logits and loss": HasLogits,
     "models": HasModels,
 }

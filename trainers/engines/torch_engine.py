@@ -140,16 +140,6 @@ class TorchEngine(AccumulatingEngine):
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=dtype)
 
-    def gathered(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Returns the full tensor of a sharded one; the tensor itself unless an engine shards."""
-        return tensor
-
-    def full(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """Returns the whole tensor of which this rank has a part, divided like the plain model's parameter `name`; a
-        collective.
-        """
-        return self._tensor.gathered(name, self._experts.gathered(name, self.gathered(tensor)))
-
     def precision_in_effect(self) -> str:
         """Returns the type of products, as in `Recipe.compute_precision`, determined by computing one."""
         with self.computing():
@@ -342,14 +332,6 @@ class TorchEngine(AccumulatingEngine):
             **optimizer_in_effect(self._optimizer),
             **adapters_in_effect(self._models, self.recipe),
         }
-
-    def named_full_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        def full_weights(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-            for name, parameter in module.named_parameters():
-                plain = plain_name(name)
-                yield plain, self.full(plain, parameter.detach())
-
-        return full_weights(self._modules[0]) if self._pipeline is None else self._pipeline.named_weights(full_weights)
 
     def close(self) -> None:
         self._optimizer.state.clear()

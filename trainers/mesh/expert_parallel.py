@@ -43,14 +43,6 @@ class ExpertParallel:
         """Returns this rank's experts of the parameter `name`, or all of it if it belongs to no expert."""
         return full.chunk(self.size)[self._rank].clone() if name in self._cut else full
 
-    def gathered(self, name: str, part: torch.Tensor) -> torch.Tensor:
-        """Returns the whole parameter for a part from `cut`; a collective of the group's ranks."""
-        if name not in self._cut:
-            return part
-        ranks = [torch.empty_like(part) for _ in range(self.size)]
-        dist.all_gather(ranks, part.contiguous(), group=self._group)
-        return torch.cat(ranks)
-
     def placed(self, name: str, tensor: StateTensor) -> StateTensor:
         """Returns `tensor`, a part of this rank's parameter `name`, with its place in the whole model."""
         if name not in self._cut:

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -153,32 +153,6 @@ class Pipeline:
                 stage_input = stage_input.to(dtype).contiguous()
             dist.broadcast(stage_input, group=self._group, group_src=index % ranks)
         return stage_input
-
-    def named_weights(
-        self, weights_of_stage: Callable[[nn.Module], Iterator[tuple[str, torch.Tensor]]]
-    ) -> Iterator[tuple[str, Any]]:
-        """Yields the whole weights of all stages on every rank, in the model's order, a tied table once.
-        `weights_of_stage` yields one stage's whole weights by their names in the plain model.
-        """
-        skipped = f"{architecture_of(self._recipe.model.architecture).head}.weight"
-        for index in range(self._parts[0].stage.num_stages):
-            source = index % dist.get_world_size(self._group)
-            part = next((own_part for own_part in self._parts if own_part.stage.index == index), None)
-            weights = weights_of_stage(part.module) if part is not None else iter(())
-            while True:
-                name, weight = next(weights, ("", None))
-                if part is not None and part.stage.has_head and self.has_second_copy and name == skipped:
-                    continue
-                facts: list[Any] = [(name, weight.shape, weight.dtype) if weight is not None else None]
-                dist.broadcast_object_list(facts, group=self._group, group_src=source)
-                if facts[0] is None:
-                    break
-                name, shape, dtype = facts[0]
-                received = (
-                    torch.empty(shape, dtype=dtype, device=self._device) if weight is None else weight.contiguous()
-                )
-                dist.broadcast(received, group=self._group, group_src=source)
-                yield name, received
 
     def close(self) -> None:
         self._losses = []

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from transformers.pytorch_utils import Conv1D
@@ -85,15 +84,6 @@ class TensorParallel:
             return full
         parts = [piece.chunk(self.size, cut.dim)[self._rank] for piece in full.chunk(cut.stacked, cut.dim)]
         return torch.cat(parts, cut.dim)
-
-    def gathered(self, name: str, part: torch.Tensor) -> torch.Tensor:
-        """Returns the whole parameter for a part from `cut`; a collective of the group's ranks."""
-        if (cut := self._cuts.get(name)) is None:
-            return part
-        ranks = [torch.empty_like(part) for _ in range(self.size)]
-        dist.all_gather(ranks, part.contiguous(), group=self._group)
-        stacks = zip(*(rank.chunk(cut.stacked, cut.dim) for rank in ranks), strict=True)
-        return torch.cat([torch.cat(stack, cut.dim) for stack in stacks], cut.dim)
 
     def placed(self, name: str, tensor: StateTensor) -> StateTensor:
         """Returns `tensor`, a part of this rank's parameter `name`, with its place in the whole model."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from trainers.spec.codec import from_json, json_object, shortened
 from trainers.spec.expert_rules import has_grouped_sizes
+from trainers.spec.kernel_rules import default_attention
 from trainers.spec.model import ModelSpec
 from trainers.startup import import_stubs
 
@@ -29,6 +30,8 @@ _VALUE_ASKED = "item() cannot be called on meta tensors"
 """Part of torch's error if code reads a tensor's value, as rotary frequencies that depend on the length do (kind
 dynamic, and in transformers 5.17 kind longrope). No error in sizes was found up to that point.
 """
+_LONGEST_VALUE = 80
+_LEFT_OUT = object()
 _TOKENS = 8
 """Length of the test sequence."""
 _WRAPPING = re.compile(r"^(Class v|V)alidation error for [^:]*: (\w+: )?")
@@ -41,12 +44,11 @@ def reason_against(spec: ModelSpec) -> str:
     """
     shallow = with_few_blocks(spec)
     try:
-        # A loop over experts reads tensors' values, which do not exist on the meta device.
-        built = model.build(shallow, attention="sdpa", experts="grouped" if spec.num_experts else "loop")
+        built = _built(shallow)
     except (ImportError, MemoryError, OSError):
         raise  # caused by this machine, not by the model
     except Exception as error:  # the library may raise anything for odd values
-        return _of_error(error, shallow.settings)
+        return _of_error(error, shallow)
     # `build` compares the total: if each block is right, so is the rest.
     for name, block in zip(built.block_names, built.blocks, strict=True):
         count = sum(parameter.numel() for parameter in block.parameters())
@@ -60,8 +62,14 @@ def reason_against(spec: ModelSpec) -> str:
     except Exception as error:  # such as widths that do not match
         if _VALUE_ASKED in str(error):
             return ""
-        return f"a forward pass fails: {_of_error(error, shallow.settings)}"
+        return f"a forward pass fails: {_of_error(error, shallow)}"
     return ""
+
+
+def _built(spec: ModelSpec) -> model.Model:
+    # A loop over experts reads tensors' values, which do not exist on the meta device.
+    attention = default_attention(spec.architecture)
+    return model.build(spec, attention=attention, experts="grouped" if spec.num_experts else "loop")
 
 
 def _run(built: model.Model) -> None:
@@ -100,14 +108,46 @@ def with_few_blocks(spec: ModelSpec) -> ModelSpec:
     )
 
 
-def _of_error(error: Exception, config: dict[str, Any]) -> str:
-    """Returns the first sentence of a library's error, with the key of `config` that it concerns if it names none."""
-    message = " ".join(str(error).split())
+def _of_error(error: Exception, spec: ModelSpec) -> str:
+    """Returns the first sentence of a library's error, with the stated key that it concerns if it names none."""
+    message, config = " ".join(str(error).split()), spec.settings
     reason = _WRAPPING.sub("", message).partition(". ")[0].rstrip(".")[:_LONGEST]
     keys = [key for key, value in config.items() if isinstance(value, str) and value and repr(value) in reason]
-    if keys and not any(key in reason for key in config):
+    is_named = any(key in reason for key in config)
+    if keys and not is_named:
         return f"it does not know {keys[0]} {shortened(config[keys[0]])}"
-    return reason if _WRAPPING.match(message) else f"{type(error).__name__}: {reason}"
+    if not _WRAPPING.match(message):
+        reason = f"{type(error).__name__}: {reason}"
+    # A plain ValueError is a sentence for people; others are of code that met a value that it does not expect.
+    return reason if is_named or type(error) is ValueError else _with_key(reason, error, spec)
+
+
+def _with_key(reason: str, error: Exception, spec: ModelSpec) -> str:
+    """Returns the reason with the stated key that brings this error: best one without which the model is built and run,
+    else one without which, or with 1 for its null, another error comes. Unchanged if there is no such key.
+    """
+    config, others = spec.settings, list[str]()
+    places = [inner for inner in config.values() if isinstance(inner, dict)]
+    stated = [(key, value, place) for place in (*places, config) for key, value in place.items()]
+    for key, value, place in sorted(stated, key=lambda item: item[1] is not None):  # null is the likeliest
+        named = f"{key} {json.dumps(value)[:_LONGEST_VALUE]} ends in {reason}: state another value"
+        for instead in (_LEFT_OUT, 1) if value is None else (_LEFT_OUT,):
+            place.pop(key) if instead is _LEFT_OUT else place.update({key: instead})
+            other = _error_of(dataclasses.replace(spec, config=json.dumps(config)))
+            place[key] = value
+            if other is None:
+                return f"{named}{', or leave it out' if instead is _LEFT_OUT else ''}"
+            if (type(other), str(other)) != (type(error), str(error)):
+                others.append(named)
+    return next(iter(others), reason)
+
+
+def _error_of(spec: ModelSpec) -> Exception | None:
+    try:
+        _run(_built(spec))
+    except Exception as error:
+        return error
+    return None
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from trainers.spec.architectures import architecture_of
 from trainers.spec.cluster import Cluster
 from trainers.spec.float8 import float8_refusals
 from trainers.spec.layout import Layout
-from trainers.spec.layout_axes import CUTTING
+from trainers.spec.layout_axes import CUTTING, Attention
 from trainers.spec.optional_kernels import HOPPER, OptionalKernel, kernels_of
 from trainers.spec.recipe import Recipe
 
@@ -63,6 +63,13 @@ def is_hopper(cluster: Cluster) -> bool:
     return cluster.device_kind == "cuda" and (cluster.capability or (0, 0)) >= HOPPER
 
 
+def default_attention(architecture: str) -> Attention:
+    """Returns the attention that transformers runs for the family unless told otherwise: sdpa, or eager for attention
+    with sinks, which need the softmax's sum.
+    """
+    return "eager" if architecture_of(architecture).attention_sinks else "sdpa"
+
+
 def kernel_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
     """Yields the reasons why the kernels and the checkpointing of `layout` cannot run `recipe` with any engine."""
     if recipe.float8_scaling:
@@ -92,7 +99,7 @@ def kernel_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
     yield from kernels_divided(layout)
     if layout.attention == "flash4":
         yield from _flash4_refusals(recipe)
-    if layout.attention == "sdpa" and architecture_of(recipe.model.architecture).attention_sinks:
+    if layout.attention == "sdpa" and default_attention(recipe.model.architecture) != "sdpa":
         yield (
             "sdpa does not return the softmax's sum, which attention sinks need, got attention sdpa of"
             f" {recipe.model.name}: choose flex or eager"

@@ -8,6 +8,7 @@ from pathlib import Path
 from platform.cluster.nodes import ClusterHandle
 from platform.common.errors import InputError
 from platform.study.atomic_write import replacing
+from platform.study.folder import make_folder
 from trainers.records.plain_files import read_json
 from trainers.records.probe import Probe
 from trainers.spec.cluster import Cluster
@@ -33,10 +34,7 @@ def write(studies: Path, probe: Probe) -> Path:
         InputError: the folder or file cannot be written.
     """
     path = studies / FOLDER / f"{probe.fingerprint}.json"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"the folder {path.parent} cannot be made: {error.strerror}") from error
+    make_folder(path.parent)
     with replacing(path) as part:
         part.write_text(json.dumps(to_json(probe), indent=1) + "\n", encoding="utf-8")
     return path

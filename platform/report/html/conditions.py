@@ -47,6 +47,10 @@ def _of_study(
     yield "measured over", f"{len(measured)} points; of {derived} the step time is derived (~)"
     if held_back := sorted({reason for measurement in measured for reason in measurement.held_back_by}):
         yield "clocks were lowered by", ", ".join(held_back)
+    if kernels := sorted({measurement.sdpa_kernel for measurement in measured} - {""}):
+        yield "torch's sdpa ran", ", ".join(kernels)
+    if void := [reason for measurement in measured for reason in measurement.void_windows]:
+        yield "void windows, not counted", f"{len(void)}: {', '.join(sorted(set(void)))}"
     if held := others_held(measured):
         yield "other processes held", held
     warnings = (run.conditions.warnings or () for run in measured if run.conditions)

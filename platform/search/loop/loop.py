@@ -14,9 +14,9 @@ from platform.search.loop.budget import Budget, Spending
 from platform.search.loop.exploration import Exploration, Relearn, SearchEnd
 from platform.search.loop.jobs import TrialSettings, failed_measurement, make_job
 from platform.search.loop.lanes import Lanes
-from platform.search.loop.node_watch import NodeWatch
+from platform.search.loop.node_watch import NodeWatch, nodes_of_round
 from platform.search.loop.policy import Kind, Next
-from platform.search.loop.running import RunningTrial
+from platform.search.loop.running import RunningTrial, start_of
 from platform.search.loop.study_log import StudyLog
 from platform.search.loop.time_plan import TimePlan
 from platform.search.loop.transitions import Answers, Decision, ExplorationTrial, Trial, decide, resumed
@@ -26,7 +26,7 @@ from platform.study.history import History
 from platform.study.study import Study
 from search_spaces.candidate import Candidate
 from trainers.records.job import Job
-from trainers.records.journal import Lagging, TrialEnd, TrialStart, TrialState
+from trainers.records.journal import Lagging, TrialStart, TrialState
 from trainers.records.measurement import ENDS_LADDER, Measurement
 from trainers.records.search_state import SearchState
 
@@ -166,7 +166,7 @@ class SearchLoop:
                 self._log.write()
             return None
         if isinstance(trial, ConfirmationTrial):
-            nodes, is_alone = place(is_alone=True, at=self._nodes_of_round(trial)), False
+            nodes, is_alone = place(is_alone=True, at=nodes_of_round(trial, self.history)), False
         else:
             is_alone = trial.is_alone
             nodes = None if is_alone and others else place(is_alone=trial.takes_whole_nodes)
@@ -174,18 +174,7 @@ class SearchLoop:
             self.state, self._waits = before, bool(running or others)
             return None
         job = self._job(trial, nodes)
-        start = TrialStart(
-            trial_id=job.trial_id,
-            key=f"{job.recipe.id}-{job.layout.id}",
-            recipe=job.recipe,
-            layout=job.layout,
-            micro_batches=tuple(batch.micro_batch for batch in job.rungs),
-            repeat=job.repeat,
-            profiles=job.profile,
-            state=self.state,
-            nodes=tuple(nodes.values()),
-            beside=(*running, *others),
-        )
+        start = start_of(job, self.state, nodes=tuple(nodes.values()), beside=(*running, *others))
         self._log.record(start)
         self._begin(job, start, is_alone=is_alone)
         if isinstance(trial, ExplorationTrial):
@@ -209,12 +198,6 @@ class SearchLoop:
     def _others(self) -> dict[str, Job]:
         """Returns the running trials of other searches, by their ids in this search's records."""
         return {loop.id_in(self, job): job for loop in self.beside for job in loop.running.values()}
-
-    def _nodes_of_round(self, trial: ConfirmationTrial) -> tuple[str, ...]:
-        """Returns the addresses of the nodes of the round's other runs, for a comparable run; empty if unknown."""
-        rounds = (start for start in reversed(self.history.trials) if start.micro_batches and start.repeat)
-        same = (start for start in rounds if (start.recipe, start.repeat) == (trial.recipe, trial.repeat))
-        return next((start.nodes for start in same), ()) if trial.rungs else ()
 
     def decide(self) -> Decision:
         """Returns the next decision without beginning a trial or writing.
@@ -347,7 +330,8 @@ class SearchLoop:
         self.fault = self.fault or policy.fault(ends, num_lanes=self.num_lanes)
         is_missing = follows is Next.RETRY or state == "interrupted"
         is_missing = is_missing or (not start.is_final and self._search.is_suspect(key))
-        self._record_end(ended, end, is_missing=is_missing, wall_s=wall_s, gpu_s=gpu_s)
+        self._log.record(ended.end_line(end, is_missing=is_missing, wall_s=wall_s, gpu_s=gpu_s))
+        self._log.refresh()
         for loop in (self, *self.beside):
             loop.leave_out(lagging)
         if not start.is_final:
@@ -368,24 +352,6 @@ class SearchLoop:
     def overhear(self, candidate: Candidate, measured: Sequence[Measurement]) -> None:
         """Learns from another search's measurements of one of its candidates."""
         self._search.overhear(candidate, measured)
-
-    def _record_end(
-        self, ended: RunningTrial, end: policy.Ended, *, is_missing: bool, wall_s: float, gpu_s: float
-    ) -> None:
-        start = ended.start
-        line = TrialEnd(
-            trial_id=start.trial_id,
-            key=start.key,
-            state="failed" if end.kind is Kind.UNSTARTED else "interrupted" if is_missing else "done",
-            wall_s=wall_s,
-            gpu_s=gpu_s,
-            reason=end.reason,
-            fault="" if end.kind is Kind.RAN else end.kind,
-            node=end.node,
-            beside=tuple(sorted(ended.beside)),
-        )
-        self._log.record(line)
-        self._log.refresh()
 
     def _give_up(self, job: Job, trial_measurements: Sequence[Measurement], reason: str, *, of_search: bool) -> None:
         """Marks the layout as failed, at once if the cluster is known to work, else later."""

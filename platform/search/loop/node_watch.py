@@ -1,8 +1,9 @@
-"""The nodes of a search that trials are to avoid: those on which trials fail, and those that lag behind the others."""
+"""The nodes of a search: those that trials are to avoid, since trials fail there or they lag, and those of a round."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
+from platform.search.confirmation.confirmation_trial import ConfirmationTrial
 from platform.search.loop import policy
 from platform.search.loop.jobs import TrialSettings
 from platform.search.loop.lanes import Lanes
@@ -11,6 +12,13 @@ from platform.study.keys import key_of
 from platform.study.lagging_nodes import SHARE, NodeFigures, by_peaks
 from trainers.records.journal import Lagging
 from trainers.records.measurement import Measurement
+
+
+def nodes_of_round(trial: ConfirmationTrial, history: History) -> tuple[str, ...]:
+    """Returns the addresses of the nodes of the round's other runs, for a comparable run; empty if unknown."""
+    rounds = (start for start in reversed(history.trials) if start.micro_batches and start.repeat)
+    same = (start for start in rounds if (start.recipe, start.repeat) == (trial.recipe, trial.repeat))
+    return next((start.nodes for start in same), ()) if trial.rungs else ()
 
 
 class NodeWatch:

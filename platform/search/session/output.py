@@ -6,7 +6,14 @@ from platform.common.errors import NOT_RESOLVED
 from platform.common.output import print_line
 from platform.common.signals import INTERRUPTED
 from platform.common.text import duration
-from platform.report.endings import RESUME, command_for, duration_sentence, written
+from platform.report.endings import (
+    RESUME,
+    address_option,
+    command_for,
+    duration_sentence,
+    next_trainings,
+    written,
+)
 from platform.report.show import show
 from platform.search.confirmation.confirmation_costs import ConfirmationCosts
 from platform.search.setup.options import StudyOptions, options_of
@@ -15,6 +22,7 @@ from platform.study.journal import Tail
 from platform.study.result.result import StudyResult
 from platform.study.study import Study
 from platform.tracking.mirrors import Mirrors
+from platform.train.training_session import is_plannable
 from trainers.records.job import Timing
 
 MIRROR_CLOSE_S = 30.0
@@ -32,13 +40,14 @@ class SessionOutput:
         as_object: bool | None = None,
         profile: bool = False,
         copy: Backup | None = None,
+        address: str | None = None,
     ) -> None:
         """Takes the choice of the output with `as_object`: a table, one JSON object, or (None) nothing.
 
         With `profile`, the reason why a winner has no profile is printed. The journal is written to its `copy` before
-        the result is shown, because the process may end right after.
+        the result is shown, because the process may end right after. Commands to go on name the cluster's `address`.
         """
-        self._copy = copy
+        self._copy, self._address = copy, address
         self._study, self._mirror, self._as_object, self._profile = study, mirror, as_object, profile
         self._computing, self._showing = threading.Lock(), threading.Lock()
         self._tail: Tail | None = None
@@ -75,8 +84,16 @@ class SessionOutput:
         end = result.history.end
         if self._as_object is not None and end is not None and end.exit_code in (INTERRUPTED, NOT_RESOLVED):
             # The sentence on the end was printed above the table, which may have scrolled it out of sight.
-            print_line(f"Go on with: {command_for(RESUME, self._study.path)}")
+            print_line(f"Go on with: {command_for(RESUME, self._study.path)}{address_option(self._address)}")
         return True
+
+    def tell_trainings(self) -> None:
+        """Prints the command that trains each winner, if a training of it can be planned on the study's devices."""
+        for training in (
+            next_trainings(self.result, self._study.path, self._address) if self._as_object is not None else ()
+        ):
+            if is_plannable(self._study.path, training.recipe, training.tokens, self.result.header.cluster):
+                print_line(training.sentence)
 
 
 def resume_sentence(study: Study) -> str:

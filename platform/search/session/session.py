@@ -148,6 +148,8 @@ class _Begun:
         if unsafe_reason:
             print_line(f"The winner is not safe to train: {unsafe_reason}")
             return _UNSAFE
+        if not code:
+            self.result.tell_trainings()
         return code
 
 
@@ -200,7 +202,9 @@ def _show_finished(opening: OpenStudy, study: Study, uri: str, reason: str, *, i
     mirror, end = _ending(opening, study, uri, opening.options, is_printed=is_printed)
     mirror.start()
     end.show()
-    return verdict(end.result)[0]
+    if not (code := verdict(end.result)[0]):
+        end.tell_trainings()
+    return code
 
 
 def _setup(opening: OpenStudy, handle: ClusterHandle) -> StudySetup:
@@ -294,7 +298,9 @@ def _ending(
     of_wandb = (WandbMirror(study.path, options.wandb, study.from_start()),) if options.wandb else ()
     mirrors = Mirrors(all=(Mirror(study.path, uri, study.from_start()), *of_wandb))
     as_object = options.json if is_printed else None
-    end = output.SessionOutput(study, mirrors, as_object=as_object, profile=options.profile, copy=opening.copy)
+    end = output.SessionOutput(
+        study, mirrors, as_object=as_object, profile=options.profile, copy=opening.copy, address=options.address
+    )
     return mirrors, end
 
 

@@ -13,6 +13,7 @@ from platform.cluster.nodes import ClusterHandle
 from platform.common.errors import InputError
 from platform.common.output import print_line
 from platform.study.atomic_write import replacing
+from platform.study.folder import make_folder
 from platform.train.attempts import check_layouts
 from platform.train.converging.conclusion import conclude
 from platform.train.converging.converge_options import ConvergeOptions
@@ -91,11 +92,8 @@ class ComparisonSession:
                     f" {self.tokens:,}: give more --steps"
                 )
         check_same_data(plans)
-        try:
-            self.out.mkdir(parents=True, exist_ok=True)
-            self._rates.save()
-        except OSError as error:
-            raise InputError(f"the folder {self.out} cannot be made: {error.strerror}") from error
+        make_folder(self.out)
+        self._rates.save()
 
     @contextlib.contextmanager
     def on_a_cluster(self) -> Generator[None]:
@@ -166,7 +164,7 @@ class ComparisonSession:
     def _train_options(self, strategy: Strategy, rate: float, seed: int) -> TrainOptions:
         folder = self.out / strategy.folder
         file = folder / LAYOUT
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         parts = {"recipe": strategy.recipe, "layout": strategy.layout, "batch": strategy.batch}
         with replacing(file) as part:
             part.write_text(json.dumps({name: to_json(value) for name, value in parts.items()}, indent=2) + "\n")

@@ -23,7 +23,7 @@ from platform.common.output import print_line
 from platform.common.quantities import amount
 from platform.common.signals import INTERRUPTED
 from platform.study.atomic_write import replacing
-from platform.study.folder import absolute_path, studies_field, trust_field
+from platform.study.folder import absolute_path, make_folder, studies_field, trust_field
 from platform.train.data_path import data_field
 from platform.train.exporting.export_speed import (
     beside_search,
@@ -230,7 +230,7 @@ def _export_flags(options: ExportOptions, out: Path) -> Exported:
     if target.recipe is None or target.batch is None:
         raise InputError(f"{options.target} has no recipe and batch, from which flags could be written: give a study")
     flags = shlex.join(trainer_flags(target.recipe, target.layout, target.batch))
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     with replacing(out / "flags.txt") as part:
         part.write_text(f"{flags}\n")
     about = f"{out / 'flags.txt'} has the flags of {target.layout.label} for a script with TrainingArguments:"

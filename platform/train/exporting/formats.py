@@ -11,6 +11,7 @@ import yaml
 
 from platform.common.errors import InputError
 from platform.study.atomic_write import replacing
+from platform.study.folder import make_folder
 from platform.train.exporting.limits import Program, attention_name, not_carried, refusal
 from platform.train.training_folder import TrainingFolder
 from trainers import data
@@ -190,7 +191,7 @@ def _write_plain(plan: TrainingPlan, out: Path, program: Program) -> list[str]:
     phase, recipe = plan.phases[0], plan.recipe
     limits = list(not_carried(plan, program))
     sequences = _num_sequences(plan)
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     path = _write_data(plan, out, sequences)
     write_config(recipe.model, out / "model")
     if not write_tokenizer(recipe, out / "model", initial_weights=plan.initial_weights):

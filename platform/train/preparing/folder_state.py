@@ -10,6 +10,7 @@ from typing import Any
 
 from platform.common.errors import InputError
 from platform.study.atomic_write import replacing
+from platform.study.folder import make_folder
 from trainers.data.index import PLAN_NAME, TokenIndex, read_index
 from trainers.records.plain_files import read_json
 
@@ -21,11 +22,11 @@ def locked(folder: Path) -> Generator[None]:
     Raises:
         InputError: the folder cannot be created, or another run writes to it.
     """
+    make_folder(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder, os.O_RDONLY)
     except OSError as error:
-        raise InputError(f"the folder --out {folder} cannot be made: {error.strerror}") from error
+        raise InputError(f"the folder --out {folder} cannot be read: {error.strerror}") from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield

@@ -5,7 +5,7 @@ import csv
 import io
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.ipc
@@ -16,9 +16,6 @@ from platform.common.places import InputPath, RemotePath
 from platform.train.preparing.opening import MAX_DOCUMENT_BYTES, Opened
 from platform.train.preparing.skipping import BadDocument, Skipped
 from trainers.data.footer import open_parquet
-
-if TYPE_CHECKING:
-    import _csv
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
@@ -49,33 +46,80 @@ def csv_texts(path: InputPath, suffix: str, compression: str, column: str, skipp
                 yield cells[place]
 
 
-def _titles(rows: "_csv.Reader", path: InputPath) -> list[str]:
+def _titles(rows: "Rows", path: InputPath) -> list[str]:
     """Returns the first row that is no blank line; empty if there is none."""
     while (cells := _next(rows, path, slice(None), None, Skipped(lambda: False))) == []:
         pass
     return cells or []
 
 
-def _next(
-    rows: "_csv.Reader", path: InputPath, wanted: slice, num_cells: int | None, skipped: Skipped
-) -> list[str] | None:
+def _next(rows: "Rows", path: InputPath, wanted: slice, num_cells: int | None, skipped: Skipped) -> list[str] | None:
     """Returns the next row, which must have `num_cells`, if given, of which the `wanted` ones are UTF-8; empty for a
     blank line or a row that is skipped; None at the end.
     """
-    first = rows.line_num + 1
+    first = rows.reader.line_num + 1
+    rows.lines.clear()
     try:
-        if not (cells := next(rows, None)) or len(cells) == (num_cells or len(cells)):
+        if not (cells := next(rows.reader, None)) or len(cells) == (num_cells or len(cells)):
             "".join((cells or [])[wanted]).encode()
             return cells
         bad = BadDocument(f"line {first} of {path} has {len(cells)} cells, the titles are {num_cells}", "other cells")
     except csv.Error as error:
-        rule = "a cell that begins with a quote ends with one, and a quote inside it is doubled"
         reason = str(error).replace("\t", r"\t")
-        bad = BadDocument(f"line {first} of {path} is no row of CSV: {reason}; {rule}", "no row of CSV")
+        if place := rows.misquoted():
+            rule = "a cell that begins with a quote ends with one: double the quotes inside it"
+            line, column = place
+            reason = f"{reason} at line {first + line}, column {column}; {rule}"
+        bad = BadDocument(f"line {first} of {path} is no row of CSV: {reason}", "no row of CSV")
     except UnicodeEncodeError:
         bad = BadDocument(f"line {first} of {path} is no UTF-8 text", "no UTF-8 text")
     skipped.add(bad)
     return []
+
+
+class Rows:
+    """The rows of a CSV file, with the lines of the last one."""
+
+    def __init__(self, text: Iterator[str], delimiter: str) -> None:
+        self.lines: list[str] = []
+        self.reader = csv.reader(self._kept(text), delimiter=delimiter, strict=True)
+        self._delimiter = delimiter
+
+    def _kept(self, text: Iterator[str]) -> Iterator[str]:
+        for line in text:
+            self.lines.append(line)
+            yield line
+
+    def misquoted(self) -> tuple[int, int] | None:
+        """Returns where a quoted cell of the last row breaks the rule, as the line in the row (from 0) and the column
+        (from 1) of text behind its closing quote, or of a quote that is never closed; None if no cell does.
+        """
+        row = "".join(self.lines)
+        if (place := _misquoted_place(row, self._delimiter)) is None:
+            return None
+        number = 0
+        while place >= len(self.lines[number]):
+            place -= len(self.lines[number])
+            number += 1
+        return number, place + 1
+
+
+def _misquoted_place(row: str, delimiter: str) -> int | None:
+    place = 0
+    while 0 <= place < len(row):
+        if row[place] != '"':
+            place = row.find(delimiter, place) + 1 or -1
+            continue
+        opened, place = place, row.find('"', place + 1)
+        while place >= 0 and row[place + 1 : place + 2] == '"':
+            place = row.find('"', place + 2)
+        if place < 0:
+            return opened
+        place += 1
+        if place < len(row) and row[place] not in (delimiter, "\r", "\n"):
+            return place
+        place += 1
+    return None
 
 
 class _Decompressed(io.RawIOBase):
@@ -92,12 +136,12 @@ class _Decompressed(io.RawIOBase):
 
 
 @contextlib.contextmanager
-def _csv_rows(path: InputPath, suffix: str, compression: str) -> Generator["_csv.Reader"]:
+def _csv_rows(path: InputPath, suffix: str, compression: str) -> Generator["Rows"]:
     csv.field_size_limit(MAX_DOCUMENT_BYTES)
     with Opened(path, compression) as opened:
         # A byte that is no UTF-8 becomes half of a surrogate pair, which no other text holds.
         text = io.TextIOWrapper(io.BufferedReader(_Decompressed(opened)), "utf-8-sig", "surrogateescape", newline="")
-        yield csv.reader(text, delimiter=_DELIMITERS[suffix], strict=True)
+        yield Rows(text, _DELIMITERS[suffix])
 
 
 @contextlib.contextmanager

@@ -78,6 +78,9 @@ def test_the_export_shows_the_study_s_caveats(tmp_path: Path, capsys: pytest.Cap
     layout = Layout(engine="ddp", dp_replicate=2, attention="sdpa")
     write_layout(tmp_path / "layout.json", recipe, layout, BatchPoint.of(recipe, layout, 2), {"caveats": [caveat]})
     out = tmp_path / "out"
+    below_a_file = tmp_path / "layout.json" / "flags"
+    assert main([str(tmp_path / "layout.json"), "--to", "trainer-flags", "--out", str(below_a_file)]) == 2
+    assert f"the folder {below_a_file} cannot be made: Not a directory" in capsys.readouterr().err
     assert main([str(tmp_path / "layout.json"), "--to", "trainer-flags", "--out", str(out)]) == 0
     printed = capsys.readouterr().err
     assert caveat in printed and "weight decay of norms and biases: Trainer's takes matrices alone" in printed

@@ -60,9 +60,10 @@ def test_cells_are_read_as_they_were_written(
 
 
 ODD_ROWS: dict[bytes, str] = {
-    b'1,"Hello" he said': "line 2 of .* is no row of CSV: ',' expected after '\"'; a cell that begins with a quote",
+    b'1,"Hello" he said': "line 2 of .*: ',' expected after '\"' at line 2, column 10; .* double the quotes inside it",
     b'1,"He said \\"hi\\" twice"': "line 2 of .* is no row of CSV: ',' expected after '\"'",
-    b'1,"never closed': "line 2 of .* is no row of CSV: unexpected end of data",
+    b'1,"never closed': "line 2 of .*: unexpected end of data at line 2, column 3; a cell that begins with a quote",
+    b'1,"first\n second" third': "line 2 of .*: ',' expected after '\"' at line 3, column 9;",
     b"1,a,b": "line 2 of .* has 3 cells, the titles are 2",
     b"1": "line 2 of .* has 1 cells, the titles are 2",
     "1,é".encode("latin-1"): "line 2 of .* is no UTF-8 text",
@@ -78,6 +79,22 @@ def test_a_row_that_can_be_read_in_two_ways_is_refused_or_passed_over(tmp_path: 
     skipped = Skipped(lambda: True)
     assert _read(path, skipped) == (["sound"] if b"never" not in row else [])
     assert skipped.counts.total() == 1
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.lists(st.lists(parts, max_size=8).map("".join), max_size=4).map(",".join))
+def test_a_row_is_misquoted_where_the_strict_reader_refuses_it(row: str) -> None:
+    rows = tables.Rows(iter(io.StringIO(row, newline="")), ",")
+    refused = False
+    try:
+        next(rows.reader, None)
+    except csv.Error:
+        refused = True
+    place = rows.misquoted()
+    assert (place is not None) == refused
+    if place is not None:
+        line, column = place
+        assert len(rows.lines[line]) >= column
 
 
 def test_an_unquoted_row_does_not_swallow_the_next_one(tmp_path: Path) -> None:
