@@ -1,7 +1,7 @@
 """`python -m platform.probe`, a command of `platform.cluster.probing`."""
 
 from platform.cluster.probing.command import main
-from platform.common.signals import exit_with
+from platform.cluster.supervisor import supervise
 
 if __name__ == "__main__":
-    exit_with(main)
+    supervise(main)

@@ -160,10 +160,13 @@ def _kill_driver(scene: ProcessScene) -> bool:
 
 
 def _stop_driver(scene: ProcessScene) -> bool:
-    scene.session.process.send_signal(signal.SIGSTOP)
-    scene.pause()
-    scene.session.process.send_signal(signal.SIGCONT)
-    return True
+    with contextlib.suppress(psutil.Error, IndexError):
+        driver = scene.session.driver()
+        driver.suspend()
+        scene.pause()
+        driver.resume()
+        return True
+    return False
 
 
 def _fill_disk(scene: Scene) -> bool:
