@@ -2,14 +2,15 @@
 is certain.
 
 The next trial is the first layout in the plan's order that the measurements do not pass over (of several that are
-predicted alike, one that compiles soonest): its expected saving over
-the planned run per device second, weighted by the probability that it fits, pays for the trial and is at least a small
-share (`PASSED_OVER`) of the largest. Choosing the largest saving would trust differences that the regression
-extrapolates from a few trials more than the plan's order. Recipes take turns, since each has its own winner. An earlier
-study's measurements correct the predictions too, but are neither picked nor incumbents; the largest saving decides
-then. Where the cost model does not know the devices, nothing is predicted: the first trials are spread over the values
-of the axes, and regressions learn times and what fits from the measurements alone. Where a model stands in for a user's
-own training, times are predicted, and what fits is learned from the measurements.
+predicted alike, one that compiles soonest): its expected saving over the planned run per device second, weighted by the
+probability that it fits, pays for the trial and is at least a small share (`PASSED_OVER`) of the largest. Choosing the
+largest saving would trust differences that the regression extrapolates from a few trials more than the plan's order;
+for the same reason only one layout is tried ahead of the plan's first (`guidance/plan_order.py`). Recipes take turns,
+since each has its own winner. An earlier study's measurements correct the predictions too, but are neither picked nor
+incumbents; the largest saving decides then. Where the cost model does not know the devices, nothing is predicted: the
+first trials are spread over the values of the axes, and regressions learn times and what fits from the measurements
+alone. Where a model stands in for a user's own training, times are predicted, and what fits is learned from the
+measurements.
 
 Where trials run side by side, each point whose result is not there yet counts as measured at its believed time, the
 posterior's mean (the kriging believer of Ginsbourger et al. 2010): what is suggested beside it must pay even then.
@@ -29,11 +30,12 @@ from platform.cost_model.gp_inputs import Index
 from platform.cost_model.linear_algebra import one_thread
 from platform.cost_model.regression import Learned
 from platform.searchers.guidance.fitting import Fitting
+from platform.searchers.guidance.plan_order import PlanOrder
 from platform.searchers.guidance.planned_run import PlannedRun
 from platform.searchers.guidance.points import make_points
 from platform.searchers.guidance.pruning import Pruning
 from platform.searchers.guidance.spread import spread
-from platform.searchers.guidance.step_times import StepTimes
+from platform.searchers.guidance.step_times import UNKNOWN_LEAD, StepTimes
 from platform.searchers.guidance.worth import expected_saving, rungs_worth_it
 from platform.searchers.problem import TRIED, C, Observation, Problem
 from trainers.records.measurement import ENDS_LADDER, TIMED, Outcome
@@ -80,6 +82,7 @@ class Guided(Generic[C]):
         self._run = PlannedRun(problem, points)
         self._alive = np.ones(len(points), dtype=bool)
         self._alive[points.owner >= heard] = False
+        self._order = PlanOrder(problem, points)
         self._timing = StepTimes(problem, points)
         self._fitting = Fitting(of_memory)
         self._turns: Counter[int] = Counter()
@@ -90,6 +93,8 @@ class Guided(Generic[C]):
         """The running trials beside which `_suggestion` was picked; None without a suggestion."""
         self._num_running: Counter[int] = Counter()
         """Number of running trials, by group."""
+        self._running: tuple[int, ...] = ()
+        """The running candidates."""
         self.stopped_reason = ""
         self._recall()
         self._earlier_groups = self._timing.groups()
@@ -122,12 +127,13 @@ class Guided(Generic[C]):
         self._alive = alive.copy()
         self._alive[of_running] = False
         self._num_running = Counter(int(self._points.group[self._first[owner]]) for owner in owners)
+        self._running = tuple(owners)
         index = np.array(climbed, dtype=np.int64)
         try:
             with self._timing.believing(index, self._fitting.chances(index)):
                 return self._pick()
         finally:
-            self._alive, self._num_running = alive, Counter()
+            self._alive, self._num_running, self._running = alive, Counter(), ()
 
     def update(self, candidate: C, measurements: Sequence[Observation]) -> None:
         """Learns from the measurements; the rungs of `candidate` are settled, whatever their outcome."""
@@ -138,6 +144,7 @@ class Guided(Generic[C]):
         first = int(self._first[owner])
         group = int(self._points.group[first])
         self._turns[group] += 1
+        self._order.add(group, owner)
         rungs = self._problem.candidates[owner].micro_batches
         point = {rung: first + place for place, rung in enumerate(rungs)}
         for rung in candidate.micro_batches:
@@ -278,6 +285,12 @@ class Guided(Generic[C]):
         if problem.stands_in:  # of memory this order has the prediction alone, not what ran out of it
             rank = rank + np.log(np.maximum(fits, 1e-12))
         chosen = _first(np.where(worth, rank, -np.inf), start) if ordered else int(np.argmax(rate))
+        if ordered and measured:
+            # at learned rates of links a layout may be hopeless that the plan had first
+            near = np.flatnonzero(pays & (-points.log_step_s[front] > reference - UNKNOWN_LEAD))
+            running = [owner for owner in self._running if self._points.group[self._first[owner]] == group]
+            due = self._order.due(group, front[near], running)
+            chosen = chosen if due is None else int(near[due])
         owner = int(points.owner[front[chosen]])
         others = points.owner[front] != owner
         # The next trial will compete with this trial's best. Before any measurement the error common to all points
