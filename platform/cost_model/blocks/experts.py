@@ -13,7 +13,7 @@ import operator
 import numpy as np
 
 from platform.cost_model import constants
-from platform.cost_model.blocks.dense import DenseCosts
+from platform.cost_model.blocks.dense import KERNEL_S, DenseCosts
 from platform.cost_model.columns import Array, Columns, Mask
 from platform.cost_model.compute import UNIT_VALUES, backward_matmul_s, matmul_s, unless_frozen
 from platform.cost_model.degrees.ep import rows_of_token
@@ -24,6 +24,8 @@ REPEATED_PASSES = constants.number("compute", "REPEATED_PASSES")
 ROW_ACCESSES = constants.words("experts", "ROW_ACCESSES")
 ROUTER_BYTES = constants.number("experts", "ROUTER_BYTES")
 ROUTING_BYTES = constants.words("experts", "ROUTING_BYTES")
+SORTS = constants.words("experts", "SORTS")
+SORT_KERNELS = constants.number("experts", "SORT_KERNELS")
 PLACE_BYTES = {"own": 24.0, "received": 44.0}
 """Bytes saved per token and chosen expert, 8 per number: positions in the sort order and the choice; if ranks exchange
 rows, also the sender's and receiver's positions, with notes (`trainers/kernels/experts.py`, `dispatch.py`).
@@ -73,10 +75,13 @@ class _ExpertsCosts(DenseCosts):
         # Weights are broadcast over rows, and embedding bags sum them, without vectorised loads (ATen,
         # `EmbeddingBag.cu`): two values for each of a row in each pass.
         alone = np.where(c.parts("experts") > 1, 2 * rows * c.hidden / (c.units * UNIT_VALUES), 0.0)
+        kernels = np.where(c.grouped_experts > 0, self.further_launches(c), 0.0)
+        sorts = np.where(c.grouped_experts > 0, SORTS["own"], 0.0)
+        sorts = np.where(c.parts("experts") > 1, SORTS["received"], sorts)
         return _with_count(
             c,
-            forward + accesses * a_row + moved / bandwidth + alone,
-            backward + (accesses + rows) * a_row + moved_back / bandwidth + alone,
+            forward + accesses * a_row + moved / bandwidth + alone + KERNEL_S * (kernels + SORT_KERNELS * sorts),
+            backward + (accesses + rows) * a_row + moved_back / bandwidth + alone + KERNEL_S * kernels,
         )
 
     def further_launches(self, c: Columns) -> Array:
@@ -163,8 +168,9 @@ def _normed_heads(c: Columns) -> Array:
 
 
 def _dense_products(c: Columns) -> Array:
-    """Returns the bytes of the outputs of a block's products without those of its experts."""
-    return c.tokens * c.compute_bytes * (c.hidden + c.attention_width + 2 * c.kv_width)
+    """Returns the bytes of the outputs of a block's products, the router's in fp32, without those of its experts."""
+    scores = 4.0 * c.blocks["num_experts"]
+    return c.tokens * (c.compute_bytes * (c.hidden + c.attention_width + 2 * c.kv_width) + scores)
 
 
 def _norm_bytes(c: Columns) -> Array:
