@@ -60,10 +60,9 @@ def _again_seconds(c: Columns, tokens: Array, attention: Array, products: Array,
     again = passes * np.where(c.compiled_calls > 0, REPEATED_PASSES, 1.0)
     again = again + (1 - c.software.checkpoint_device_share) * products
     repeated = np.where(c.software.repeats_core_alone == 0, again, 0.0)
-    # With a budget the compiler recomputes the cheapest values first: an estimate, not measured yet.
-    cheapest = (1 - c.budget) ** 2 * forward
+    (with_budget,) = blocks.mean(c, lambda kind: (kind.budget_again_s(c, tokens, forward),))
     is_full, is_selective = c.full_checkpointing > 0, c.selective_checkpointing > 0
     return (
-        np.where(is_full, recomputed_s, np.where(is_selective, core + repeated, cheapest)),
+        np.where(is_full, recomputed_s, np.where(is_selective, core + repeated, with_budget)),
         np.where(is_full, attention * checkpointed_share(c), np.where(is_selective, core, 0.0)),
     )

@@ -77,9 +77,9 @@ class MemoryParts:
         return self.states + self.gradients
 
 
-def _block_bytes(c: Columns) -> tuple[Array, Array, Array]:
-    """Returns bytes of one block for one micro-batch, mean over a model's blocks: (everything that it saves, only its
-    input, transients of its backward pass).
+def _block_bytes(c: Columns) -> tuple[Array, Array, Array, Array]:
+    """Returns bytes of one block for one micro-batch, mean over a model's blocks: (everything that it saves, what of it
+    stays with an activation budget, what stays with full checkpointing, transients of its backward pass).
     """
     held = _held_gathered(c)
     saved, transient = blocks.mean(c, lambda kind: kind.saved_bytes(c, held))
@@ -87,7 +87,9 @@ def _block_bytes(c: Columns) -> tuple[Array, Array, Array]:
         of_adapters, beside = adapters.saved_bytes(c)
         saved, transient = saved + of_adapters, transient + beside
     split = np.where(c.sequence_parallel > 0, c.parts("width"), 1.0)
-    return saved, c.tokens * blocks.residual_value_bytes(c) * c.hidden / split, transient
+    block_input = c.tokens * blocks.residual_value_bytes(c) * c.hidden / split
+    kept, checkpoint = blocks.mean(c, lambda kind: kind.kept_bytes(c, saved, block_input))
+    return saved, kept, checkpoint, transient
 
 
 def _held_gathered(c: Columns) -> Array:
@@ -118,16 +120,15 @@ class _Activations:
 
 
 def _activations(c: Columns) -> _Activations:
-    everything, saved_input, transient = _block_bytes(c)
-    saved = np.maximum(c.budget * everything, saved_input)
+    everything, saved, checkpoint, transient = _block_bytes(c)
     full, spans = c.full_checkpointing > 0, c.software.checkpoint_blocks
     share = np.where(full, checkpointed_share(c), 0.0)
     # A rank keeps the values that it sends, in the type of the residual stream, until their gradient arrives (torch's
     # `fwd_cache`).
     sent = np.where((c.own_mesh > 0) & c.is_piped, residual_bytes(c) / c.parts("width"), 0.0)
     return _Activations(
-        of_block=share * saved_input * c.software.checkpoint_device_share / spans + (1 - share) * saved,
-        again=np.where(full, saved * spans - saved_input, 0.0) + transient + everything - saved,
+        of_block=share * checkpoint * c.software.checkpoint_device_share / spans + (1 - share) * saved,
+        again=np.where(full, saved * spans - checkpoint, 0.0) + transient + everything - saved,
         of_stage=costs_of(c).stage_buffers(c, boundary_bytes(c)) + sent + c.micro_batch * c.mask_bytes,
     )
 

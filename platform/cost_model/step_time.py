@@ -151,11 +151,13 @@ def _work(c: Columns, head: Array) -> _Work:
 def _block(c: Columns, head: Array) -> _Block:
     work = _work(c, head)
     waits = through = _waits_s(c, work.host, work.device)
-    if np.any(c.software.waits_each_pass):
-        # A host that waits for its device after each pass cannot run ahead into the next pass.
+    each_pass = (c.software.waits_each_pass > 0) | (c.parts("experts") > 1)
+    if np.any(each_pass):
+        # A host that waits for its device after each pass cannot run ahead into the next pass. With expert parallelism
+        # it waits in each forward pass of a block, to read the numbers of rows.
         forward = _waits_s(c, work.host_forward, work.device_forward)
         backward = _waits_s(c, work.host - work.host_forward, work.busy + work.tensor - work.device_forward)
-        waits = np.where(c.software.waits_each_pass > 0, forward + backward, through)
+        waits = np.where(each_pass, forward + backward, through)
     # The host reaches the optimizer's step after its last micro-step; the device's backlog then hides the host's time.
     stepping = _waits_s(c, work.host + costs_of(c).step_block_host_s(c), work.device) - through
     return _Block(

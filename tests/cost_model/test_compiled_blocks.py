@@ -91,7 +91,7 @@ def _row(precision: Any, **layout: Any) -> Any:
 @pytest.mark.parametrize("precision", ["bf16", "fp8_tensorwise"])
 def test_a_compiled_block_saves_what_is_told_and_in_fp8_what_its_products_give(precision: str) -> None:
     saved = sum(tensor.nbytes for tensor in _saved(float8=precision != "bf16", gathered=False))
-    predicted, _, _ = _block_bytes(_row(precision, engine="ddp"))
+    predicted, *_ = _block_bytes(_row(precision, engine="ddp"))
     # Beside it: rotary tables, the largest of attention, the norms' scales; in FP8 one cast input.
     assert predicted < saved < 1.08 * predicted
 

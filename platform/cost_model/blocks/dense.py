@@ -147,6 +147,17 @@ class DenseCosts:
         )
         return tokens * saved, transient
 
+    def kept_bytes(self, c: Columns, everything: Array, block_input: Array) -> tuple[Array, Array]:
+        """Returns the bytes of a block that stay until its backward pass (with an activation budget, or `everything`
+        without one; with full checkpointing). `block_input` are the bytes of the block's input.
+        """
+        return np.maximum(c.budget * everything, block_input), block_input
+
+    def budget_again_s(self, c: Columns, tokens: Array, forward: Array) -> Array:
+        """Returns the seconds of recomputation with an activation budget, given those of the forward pass."""
+        # The compiler recomputes the cheapest values first: an estimate, not measured yet.
+        return (1 - c.budget) ** 2 * forward
+
 
 def residual_value_bytes(c: Columns) -> Array:
     """Returns the bytes per value of the residual stream, which autocast keeps in fp32."""

@@ -13,16 +13,19 @@ import operator
 import numpy as np
 
 from platform.cost_model import constants
-from platform.cost_model.blocks.dense import DenseCosts
+from platform.cost_model.blocks.dense import KERNEL_S, DenseCosts
 from platform.cost_model.columns import Array, Columns, Mask
-from platform.cost_model.compute import backward_matmul_s, matmul_s, unless_frozen
+from platform.cost_model.compute import UNIT_VALUES, backward_matmul_s, matmul_s, unless_frozen
 from platform.cost_model.degrees.ep import rows_of_token
 from platform.cost_model.hardware import BANDWIDTH_SHARE
 
 LAUNCHES = constants.words("experts", "LAUNCHES")
+REPEATED_PASSES = constants.number("compute", "REPEATED_PASSES")
 ROW_ACCESSES = constants.words("experts", "ROW_ACCESSES")
 ROUTER_BYTES = constants.number("experts", "ROUTER_BYTES")
 ROUTING_BYTES = constants.words("experts", "ROUTING_BYTES")
+SORTS = constants.words("experts", "SORTS")
+SORT_KERNELS = constants.number("experts", "SORT_KERNELS")
 PLACE_BYTES = {"own": 24.0, "received": 44.0}
 """Bytes saved per token and chosen expert, 8 per number: positions in the sort order and the choice; if ranks exchange
 rows, also the sender's and receiver's positions, with notes (`trainers/kernels/experts.py`, `dispatch.py`).
@@ -69,10 +72,16 @@ class _ExpertsCosts(DenseCosts):
         moved = casts + scores * ROUTING_BYTES["score"] + rows * ROUTING_BYTES["row"]
         moved_back = casts + scores * ROUTING_BYTES["score_backward"]
         bandwidth = c.bandwidth * BANDWIDTH_SHARE
+        # Weights are broadcast over rows, and embedding bags sum them, without vectorised loads (ATen,
+        # `EmbeddingBag.cu`): two values for each of a row in each pass.
+        alone = np.where(c.parts("experts") > 1, 2 * rows * c.hidden / (c.units * UNIT_VALUES), 0.0)
+        kernels = np.where(c.grouped_experts > 0, self.further_launches(c), 0.0)
+        sorts = np.where(c.grouped_experts > 0, SORTS["own"], 0.0)
+        sorts = np.where(c.parts("experts") > 1, SORTS["received"], sorts)
         return _with_count(
             c,
-            forward + accesses * a_row + moved / bandwidth,
-            backward + (accesses + rows) * a_row + moved_back / bandwidth,
+            forward + accesses * a_row + moved / bandwidth + alone + KERNEL_S * (kernels + SORT_KERNELS * sorts),
+            backward + (accesses + rows) * a_row + moved_back / bandwidth + alone + KERNEL_S * kernels,
         )
 
     def further_launches(self, c: Columns) -> Array:
@@ -94,7 +103,10 @@ class _ExpertsCosts(DenseCosts):
         router = tokens * c.blocks["num_experts"] * ROUTER_BYTES
         places = _rows(c) * np.where(is_shared, PLACE_BYTES["received"], PLACE_BYTES["own"])
         norms = np.where(is_plain, tokens * _norm_bytes(c), 0.0)
-        # Selective checkpointing saves only the outputs of products: norms and sorted rows are recomputed.
+        # Selective checkpointing saves only the outputs of products: norms and sorted rows are recomputed. Without it
+        # the router's product saves its input, the second norm's output, in fp32 in place of the products' type.
+        wider = np.where(c.own_mesh > 0, tokens * np.maximum(4.0 - c.compute_bytes, 0.0) * c.hidden, 0.0)
+        norms = norms + wider + np.where(c.fused > 0, _normed_heads(c), 0.0)
         of_all = saved + router + places + np.where(is_selective, rows, 2 * rows + norms)
         # The gradient of a weighted row exists at the same time as the row's gradient and, before it is summed, the
         # weight's; the gradient of a token's residual is also held. Compiled code is assumed to hold rows as received
@@ -103,6 +115,62 @@ class _ExpertsCosts(DenseCosts):
         plain = np.maximum(weighting, transient + rows) + np.where(is_selective, rows + norms, 0.0)
         sent = tokens * _travelling(c) * a_token
         return of_all, np.where(is_plain, plain, transient + 2 * rows + 2 * sent)
+
+    def kept_bytes(self, c: Columns, everything: Array, block_input: Array) -> tuple[Array, Array]:
+        """Returns the bytes of a block that stay until its backward pass (with a budget, with full checkpointing).
+
+        Torch 2.11's compiler does not recompute what a checkpoint's autograd functions return (pytorch/pytorch#177396
+        mends it): of these only the sorted rows are read by products, so it saves them. Where ranks share out experts,
+        or sequences, the checkpoint is another (`trainers.engines.model_preparation`).
+        """
+        kept, checkpoint = super().kept_bytes(c, everything, block_input)
+        is_whole = _is_fused(c) & (c.own_mesh > 0) & (c.parts("tokens") == 1)
+        checkpoint = checkpoint + np.where(is_whole, _rows(c) * c.hidden * c.compute_bytes, 0.0)
+        if np.any(c.budget < 1):
+            more, few = self._by_budget(c, everything, block_input)
+            kept = np.where(few, _dense_products(c) + block_input, np.where(more, self._of_products(c), kept))
+        return kept, checkpoint
+
+    def budget_again_s(self, c: Columns, tokens: Array, forward: Array) -> Array:
+        again = super().budget_again_s(c, tokens, forward)
+        if not np.any(c.budget < 1):
+            return again
+        split = np.where(c.sequence_parallel > 0, c.tp, 1.0)
+        block_input = c.tokens * c.hidden * c.compute_bytes / split
+        everything, _ = self.saved_bytes(c, c.software.saves_gathered)
+        more, few = self._by_budget(c, everything, block_input)
+        shapes = ((c.attention_width + 2 * c.kv_width, c.hidden), (c.hidden, c.attention_width))
+        products = functools.reduce(operator.add, (matmul_s(c, tokens, *shape) for shape in shapes))
+        passes, _ = self.passes_s(c, tokens)
+        return np.where(few, forward - products, np.where(more, REPEATED_PASSES * passes, again))
+
+    def _by_budget(self, c: Columns, everything: Array, block_input: Array) -> tuple[Mask, Mask]:
+        """Returns the rows whose compiler keeps (the outputs of all products, those of dense products alone) with an
+        activation budget. It takes the first set that is smaller than the budget: without its rules against longer
+        recomputation, then without its list of recomputable operations. Products that it counts as intensive are kept
+        in either; grouped ones, cuDNN's and flexible attention are none of these (torch 2.11 and 2.13,
+        `functorch/partitioners.py`: `choose_saved_values_set`, `compute_intensive_ops`).
+        """
+        room = c.budget * (everything - block_input)
+        compiled = (c.budget < 1) & _is_fused(c) & (c.own_mesh > 0) & (c.grouped_experts > 0) & (c.flash > 0)
+        more = compiled & (self._of_products(c) - block_input < room)
+        return more, compiled & ~more & (_dense_products(c) < room)
+
+    def _of_products(self, c: Columns) -> Array:
+        """Returns the bytes of a block's input and of all products' and attention's outputs."""
+        selective = dataclasses.replace(c, selective_checkpointing=np.ones(()))
+        return self.saved_bytes(selective, c.software.saves_gathered)[0] + _normed_heads(c)
+
+
+def _normed_heads(c: Columns) -> Array:
+    """Returns the bytes of queries and keys before their norm, which compiled code saves in addition to the normed."""
+    return c.tokens * c.compute_bytes * c.blocks["normed_heads"] * (c.attention_width + c.kv_width)
+
+
+def _dense_products(c: Columns) -> Array:
+    """Returns the bytes of the outputs of a block's products, the router's in fp32, without those of its experts."""
+    scores = 4.0 * c.blocks["num_experts"]
+    return c.tokens * (c.compute_bytes * (c.hidden + c.attention_width + 2 * c.kv_width) + scores)
 
 
 def _norm_bytes(c: Columns) -> Array:
