@@ -1,28 +1,34 @@
 """Puts odd files where commands expect theirs, and counts those taken, refused in a sentence, ending in a traceback, or
-waited for. Run
+waited for or wanting more memory than `MOST_BYTES`. Run
 
 python -m benchmarks.fuzz_files [--inputs 4000] [--first 0] [--seed 0] [--only PLACE] [--one N]
 
 A place is a command with one of its files, in a folder where all others are sound; what is put there is empty, null, a
-list, nested, cut, changed, of another encoding, a folder, a pipe, a device, a socket, a link or a file of a terabyte.
+list, nested, cut, changed, of another encoding, a bomb that unpacks to gigabytes, a folder, a pipe, a device, a socket,
+a link or a file of gigabytes or a terabyte.
 Each input is made from the seed and its number alone: `--one N` runs one again and shows what was printed. A command
 runs in this process as `python -m` runs it, up to where it would reach a Ray: it is given an address that nothing
-answers at. The exit code is 1 where an input ends in a traceback or takes longer than `MOST_S` seconds.
+answers at. The exit code is 1 where an input ends in a traceback, takes longer than `MOST_S` seconds, or asks for more
+memory than `MOST_BYTES` beside what the process has: the kernel refuses more.
 
 Its figures: docs/lab/networks.csv#slow-networks-quiet.6.
 """
 
 import atexit
+import contextlib
 import functools
+import gzip
 import json
 import os
 import random
+import re
+import resource
 import shutil
 import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -30,6 +36,9 @@ from benchmarks.fuzz import changed_value, command_main, run_all, run_one
 from benchmarks.fuzz_sound_files import write_sound
 
 MOST_S = 30.0
+MOST_BYTES = 2**31
+WANTED = re.compile(r"MemoryError|[Cc]annot allocate memory|bad_alloc|(?:malloc|realloc) of size \d+ failed")
+"""Matches the messages of libraries whose memory the kernel refused."""
 NO_RAY = ("--address", "127.0.0.1:1")
 
 
@@ -61,12 +70,28 @@ def tried(place: str, seed: str, kind: str = "") -> tuple[str, str, str]:
         os.chdir(folder)
         try:
             print(f"{path}: {name}")
-            return command_main(command, *argv)
+            with at_most(MOST_BYTES):
+                return command_main(command, *argv)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             os.chdir(before)
 
-    return run_one(run, random.Random(seed))
+    end, trace, printed = run_one(run, random.Random(seed))
+    if not trace and (wanted := WANTED.search(printed)):
+        return "traceback", f"more than {MOST_BYTES:,} bytes of memory were asked for: {wanted[0]}", printed
+    return end, trace, printed
+
+
+@contextlib.contextmanager
+def at_most(num_bytes: int) -> Generator[None]:
+    """Has the kernel refuse this process, and each that it starts, more memory than it has now and that many bytes."""
+    has = int(re.findall(r"^VmData:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)[0]) * 1024
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (has + num_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def _late(*_: object) -> NoReturn:
@@ -137,9 +162,39 @@ CONTENTS: Mapping[str, Callable[[bytes, random.Random], bytes]] = {
     "changed values": _changed,
     "values changed otherwise": _changed,
     "values changed again": _changed,
+    "aliases of aliases": lambda *_: _aliases(),
+    "merges of merges": lambda *_: _aliases(merged=True),
+    "a gzip of gigabytes": lambda *_: _bomb(),
+    "counts without end": lambda sound, _: re.sub(
+        rb"(?<=[:\[, ])\d+", lambda found: b"1e400" if len(found[0]) > 2 else b"1" + b"0" * 30, sound
+    ),
+    "other numbers of Parquet": lambda sound, rng: _renumbered(sound, rng),
     "escapes": lambda *_: b'{"\x1b]0;owned\x07":"\x1b[2J"}\n',
 }
 """The contents that are put there in a regular file, made of the sound one."""
+
+
+def _aliases(*, merged: bool = False) -> bytes:
+    """Returns a YAML file of 40 levels, each of which holds the one below twice."""
+    write = "{{<<: [*a{0}, *a{0}]}}" if merged else "[*a{0}, *a{0}]"
+    first = "a0: &a0 {x: y}" if merged else "a0: &a0 [x, y]"
+    return "\n".join([first, *(f"a{level + 1}: &a{level + 1} {write.format(level)}" for level in range(40))]).encode()
+
+
+@functools.cache
+def _bomb() -> bytes:
+    """Returns a gzip file of about 4 MB which holds 4 GiB of zeros."""
+    return gzip.compress(bytes(2**26)) * 64
+
+
+def _renumbered(sound: bytes, rng: random.Random) -> bytes:
+    """Returns the file with one to three of its last 600 bytes, where Parquet has its numbers, of the largest value."""
+    data = bytearray(sound or b"x")
+    for _ in range(rng.randrange(1, 4)):
+        place = len(data) - 1 - rng.randrange(min(len(data), 600))
+        size = rng.choice((1, 4, 9))
+        data[place : place + size] = (b"\xff" * (size - 1) + b"\x01")[: len(data[place : place + size])]
+    return bytes(data)
 
 
 def _socket(path: Path) -> None:
@@ -150,9 +205,9 @@ def _socket(path: Path) -> None:
     os.chdir(before)
 
 
-def _huge(path: Path) -> None:
+def _sparse(path: Path, num_bytes: int) -> None:
     with path.open("wb") as file:
-        file.truncate(2**40)
+        file.truncate(num_bytes)
 
 
 def _unreadable(path: Path) -> None:
@@ -171,7 +226,8 @@ SPECIAL: Mapping[str, Callable[[Path], object]] = {
     "a link to itself": lambda path: path.symlink_to(path.name),
     "a link to a folder": lambda path: path.symlink_to("/"),
     "a link to memory": lambda path: path.symlink_to("/proc/self/mem"),
-    "a file of a terabyte": _huge,
+    "a file of a terabyte": lambda path: _sparse(path, 2**40),
+    "a file of three gigabytes": lambda path: _sparse(path, 3 * 2**30),
     "an unreadable file": _unreadable,
     "nothing": lambda path: None,
 }
@@ -249,6 +305,8 @@ PLACES: Mapping[str, tuple[str, str, Sequence[str]]] = {
     ),
     "prepare, text": ("text.txt", "prepare", ("text.txt", "--out", "made", "--workers", "1")),
     "prepare, lines": ("text.jsonl", "prepare", ("text.jsonl", "--out", "made", "--workers", "1")),
+    "prepare, packed": ("text.jsonl.gz", "prepare", ("text.jsonl.gz", "--out", "made", "--workers", "1")),
+    "search, options": ("options.yaml", "search", ("--config", "options.yaml", *_SEARCH)),
     "prepare, pair": ("pair.idx", "prepare", ("pair.bin", "--out", "made", "--workers", "1")),
     "prepare, tokens": ("part.parquet", "prepare", ("part.parquet", "--out", "made", "--workers", "1")),
     "prepare, plan": ("begun/plan.json", "prepare", ("text.jsonl", "--out", "begun", "--workers", "1")),

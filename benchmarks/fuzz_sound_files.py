@@ -1,6 +1,7 @@
 """A folder with one sound file of each kind that commands read, which `benchmarks.fuzz_files` replaces by odd ones."""
 
 import contextlib
+import gzip
 import io
 import json
 import os
@@ -38,6 +39,8 @@ def write_sound(folder: Path, training: Sequence[str]) -> None:
     for name in ("text.txt", "text.md"):
         put(name, "some text\n\nmore text\n" * 20)
     put("text.jsonl", '{"text": "some text"}\n{"text": "more"}\n')
+    (folder / "text.jsonl.gz").write_bytes(gzip.compress((folder / "text.jsonl").read_bytes()))
+    put("options.yaml", "space: gpt2\n")
     put("compared/rates.json", {"no such mathematics": {"value": 0.1, "source": "a search"}})
     with TABLES[0].open(encoding="utf-8") as table:
         put("table.csv", "".join(table.readline() for _ in range(9)))

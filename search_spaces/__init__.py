@@ -4,6 +4,7 @@ new space is a function and a line in `_REGISTRY`; a user's own file, named by i
 
 import dataclasses
 import importlib
+import importlib.machinery
 import importlib.util
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from search_spaces.miniature import of_its_own_axes
 from search_spaces.paths import expanded
 from search_spaces.space import Space
 from search_spaces.transformers_config import space_of_config
+from trainers.records.plain_files import MOST_SOURCE_BYTES, read_plain
 
 _REGISTRY = {
     "bloom7b": "search_spaces.bloom7b:bloom7b",
@@ -108,11 +110,13 @@ def _of_file(path: Path) -> Space:
         raise ValueError(f"cannot read {path}: there is no such file")
     module_name = f"search_space_file_{path.stem}"
     spec = importlib.util.spec_from_file_location(module_name, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module  # dataclasses in the file look up their own module
     try:
-        spec.loader.exec_module(module)
+        # Python's loader would read a file of any size.
+        source = read_plain(path, links=True, most_bytes=MOST_SOURCE_BYTES)
+        exec(importlib.machinery.SourceFileLoader(module_name, str(path)).source_to_code(source, path), vars(module))
         make = getattr(module, "space", None)
         if not callable(make):
             raise ValueError(f"{path} defines no function space()")

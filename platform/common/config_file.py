@@ -17,6 +17,10 @@ from platform.common.errors import InputError, one_line
 from trainers.records.plain_files import read_plain
 
 _MOST_BYTES = 2**20
+_MOST_NODES = 100_000
+"""Largest number of values in a file, with those that its aliases repeat: a few lines of aliases of aliases would take
+any memory.
+"""
 
 Value = str | list[str] | dict[str, str]
 """A value in the file: a text, a list of texts, or texts by name."""
@@ -52,6 +56,12 @@ def load_yaml(path: Path, *, typed: bool = False) -> Any:
         if not typed:  # only "<<", which copies another mapping's keys, keeps its meaning
             yaml_implicit_resolvers: ClassVar = {"<": yaml.SafeLoader.yaml_implicit_resolvers["<"]}
 
+        def get_single_node(self) -> Any:
+            node: Any = super().get_single_node()
+            if node is not None and _num_nodes(node, {}) > _MOST_NODES:
+                raise InputError(f"{path} has more than {_MOST_NODES:,} values with those that aliases repeat")
+            return node
+
         def compose_mapping_node(self, anchor: Any) -> Any:
             node: Any = super().compose_mapping_node(anchor)
             keys = [getattr(key, "value", "") for key, _ in node.value]
@@ -67,6 +77,16 @@ def load_yaml(path: Path, *, typed: bool = False) -> Any:
         raise InputError(f"{path} is no YAML file: {one_line(str(error))}") from error
     except (ValueError, LookupError, AttributeError) as error:  # from YAML's constructors, for tags such as !!int
         raise InputError(f"{path} holds a value that is not of its YAML type: {one_line(str(error))}") from error
+
+
+def _num_nodes(node: Any, known: dict[int, int]) -> int:
+    """Returns the number of a YAML node's values, each as often as it is repeated, but not in itself."""
+    if id(node) not in known:
+        known[id(node)] = 0
+        content = node.value if isinstance(node.value, list) else ()
+        parts = (part for item in content for part in (item if isinstance(item, tuple) else (item,)))
+        known[id(node)] = 1 + sum(_num_nodes(part, known) for part in parts)
+    return known[id(node)]
 
 
 def _value(value: Any, where: str) -> Value:

@@ -9,7 +9,7 @@ from platform.common.text import duration, figure, plural
 from platform.study.history import History
 from platform.study.lagging_nodes import sentence_of
 
-LOST = frozenset({"died", "node lost", "unstarted"})
+LOST = frozenset({"died", "node lost", "unstarted", "starved"})
 """Faults with which a trial ends without a message from its workers."""
 
 

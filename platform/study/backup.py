@@ -19,7 +19,7 @@ from platform.study.atomic_write import replacing
 from platform.study.folder import make_folder, user_path
 from platform.study.journal import JOURNAL
 from platform.study.lock import acquire
-from trainers.records.plain_files import read_plain
+from trainers.records.plain_files import MOST_BYTES, read_plain
 from trainers.records.trust import admit
 from trainers.spec.errors import MissingFileError
 
@@ -56,7 +56,7 @@ class _Folder:
 
     def read(self, name: str) -> bytes:
         path = self.path / name
-        return read_plain(path, links=True) if path.exists() else b""
+        return read_plain(path, links=True, most_bytes=MOST_BYTES) if path.exists() else b""
 
     def write(self, name: str, data: bytes) -> None:
         path = self.path / name
@@ -215,7 +215,7 @@ def without_secrets(place: str) -> str:
 def _finished(journal: Path) -> bytes:
     """Returns the journal's complete lines; empty if there is no journal."""
     try:
-        data = read_plain(journal)
+        data = read_plain(journal, most_bytes=MOST_BYTES)
     except MissingFileError:
         return b""
     return data[: data.rfind(b"\n") + 1]

@@ -11,7 +11,7 @@ from platform.common.errors import InputError
 from platform.study.atomic_write import replacing
 from trainers.records.journal import Line, Resume, StudyHeader
 from trainers.records.journal_lines import JournalError, NewerSchemaError, from_line, now
-from trainers.records.plain_files import MOST_BYTES, open_plain, read_plain
+from trainers.records.plain_files import MOST_BYTES, lines_of, open_plain, read_plain
 from trainers.spec.codec import json_object
 from trainers.spec.errors import MissingFileError
 
@@ -64,7 +64,7 @@ class Tail:
         try:
             with os.fdopen(open_plain(self.path, most_bytes=MOST_BYTES), "rb") as file:
                 file.seek(self._offset)
-                for line in file:  # read line by line: a journal may have 100 MiB
+                for line in lines_of(file, self.path):  # a journal may have 100 MiB
                     if not (last or line.endswith(b"\n")):
                         break
                     self._number += 1

@@ -128,3 +128,12 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     inner = Inner(set=("a=1",), command=("a b", "{x=1,2}", "--é", "#"))
     assert again == dataclasses.replace(options, inner=inner, config=tmp_path / "run.yaml")
     assert read_config(tmp_path / "run.yaml")["pair"] == ["1:30", "no"]
+
+
+@pytest.mark.parametrize(("first", "write"), [("[x]", "[*a{0}, *a{0}]"), ("{{x: y}}", "{{<<: [*a{0}, *a{0}]}}")])
+def test_aliases_of_aliases_are_refused_before_they_are_repeated(tmp_path: Path, first: str, write: str) -> None:
+    levels = (f"a{level + 1}: &a{level + 1} {write.format(level)}" for level in range(40))
+    path = tmp_path / "run.yaml"
+    path.write_text("\n".join([f"a0: &a0 {first.format()}", *levels]))
+    with pytest.raises(InputError, match=r"run\.yaml has more than 100,000 values with those that aliases repeat"):
+        read_config(path)

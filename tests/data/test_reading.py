@@ -1,5 +1,6 @@
 """Reading token files: order by (seed, epoch), positions, document boundaries, laziness, and the folder's index."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -141,3 +142,19 @@ def test_only_the_files_of_the_samples_taken_are_decoded(folder: Path) -> None:
     assert source.sequences(0, range(5))[:, 0].tolist() == [0, 4, 8, 12, 16]
     with pytest.raises(ValueError, match=r"cannot read column tokens of .*2\.parquet"):
         source.sequences(48, range(5))
+
+
+def test_a_footer_of_any_size_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.parquet"
+    with path.open("wb") as file:
+        file.truncate(2**31)
+        file.seek(0, 2)
+        file.write((2**31 - 100).to_bytes(4, "little") + b"PAR1")
+    with pytest.raises(ValueError, match=r"its footer has 2,147,483,548 bytes, it is damaged"):
+        read_footer(path)
+
+
+def test_what_is_no_regular_file_is_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "tokens.parquet")
+    with pytest.raises(ValueError, match=r"tokens\.parquet is a pipe where a regular file is expected"):
+        read_footer(tmp_path / "tokens.parquet")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainers.records.journal_lines import append
-from trainers.records.plain_files import open_plain, read_json, read_plain, refuse_links
+from trainers.records.plain_files import lines_of, open_plain, read_json, read_plain, refuse_links
 from trainers.spec.errors import InputError, MissingFileError
 
 pytestmark = pytest.mark.timeout(20)  # a pipe that is waited for
@@ -140,3 +140,17 @@ def test_a_folder_with_a_link(tmp_path: Path) -> None:
     (tmp_path / "b").symlink_to("nothing")
     with pytest.raises(InputError, match=f"{tmp_path}/b is a link where"):
         refuse_links(tmp_path)
+
+
+def test_a_line_of_any_length_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "one.jsonl"
+    path.write_bytes(b"a\nb")
+    with path.open("rb") as file:
+        assert list(lines_of(file, path)) == [b"a\n", b"b"]
+    with path.open("ab") as file:
+        file.truncate(2**31)
+    with (
+        path.open("rb") as file,
+        pytest.raises(InputError, match=r"one\.jsonl has a line of more than 67,108,864 bytes"),
+    ):
+        list(lines_of(file, path))

@@ -117,3 +117,11 @@ def test_a_bad_space_file_is_one_sentence(text: str, sentence: str, tmp_path: Pa
     path.write_text(text)
     with pytest.raises(ValueError, match=sentence):
         search_spaces.load(str(path))
+
+
+def test_a_file_of_any_size_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    with path.open("wb") as file:
+        file.truncate(2**40)
+    with pytest.raises(ValueError, match=r"mine\.py has 1,099,511,627,776 bytes: at most 16,777,216 are read"):
+        search_spaces.load(str(path))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import ray
-from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, OutOfMemoryError
 
 from platform.study.journal import Tail
 from tests.cluster.probing.samples import probe
@@ -19,7 +19,7 @@ from trainers.records.journal import Measured, Probed, Profile, RungStart
 from trainers.records.measurement import Measurement, Outcome
 from trainers.spec.batch import BatchPoint
 from trainers.spec.codec import to_json
-from trainers.trial.recorder import Recorder, RecorderError, RecorderGoneError, call
+from trainers.trial.recorder import MAX_RESTARTS, Recorder, RecorderError, RecorderGoneError, call
 
 RUNGS = tuple(BatchPoint.of(RECIPE, layout(), micro_batch) for micro_batch in (1, 2, 4))
 
@@ -216,9 +216,10 @@ class TestCall:
             call(self.actor, "status", "t1", limit_s=5)
         assert not isinstance(raised.value, RecorderGoneError)
 
-    def test_one_that_died_too_often_is_gone(self, answers: list[Any]) -> None:
-        answers.append(ActorDiedError())
-        with pytest.raises(RecorderGoneError, match="its process died more than 5 times"):
+    @pytest.mark.parametrize("death", [ActorDiedError(), OutOfMemoryError("low on memory")])
+    def test_one_that_died_too_often_is_gone(self, answers: list[Any], death: Exception) -> None:
+        answers.append(death)
+        with pytest.raises(RecorderGoneError, match=f"its process died more than {MAX_RESTARTS} times"):
             call(self.actor, "status", "t1", limit_s=5)
 
 

@@ -1,6 +1,7 @@
 """A Parquet file of token ids: its column, the number of tokens in each row group, and its tokens block by block."""
 
 import dataclasses
+import os
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from trainers.records.plain_files import open_plain
+
 COLUMNS = ("tokens", "input_ids")
 """Names for the column of token ids, in the order in which they are tried."""
 
@@ -20,6 +23,7 @@ PADDING = "padding"
 """Name of the number of padding tokens in a file's metadata."""
 
 _BLOCK_TOKENS = 2**20
+_MOST_FOOTER_BYTES = 256 * 2**20
 _KEPT_TYPES = (pa.uint8(), pa.uint16(), pa.int32())
 
 
@@ -63,10 +67,24 @@ def open_parquet(path: Path) -> pq.ParquetFile:
     Raises:
         ValueError: the file is unreadable or not Parquet.
     """
+    with os.fdopen(open_plain(path, links=True), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        file.seek(max(0, size - 8))
+        end = file.read(8)
+    if end[4:] == b"PAR1" and (length := int.from_bytes(end[:4], "little")) > _MOST_FOOTER_BYTES:
+        raise ValueError(f"cannot read {path} as Parquet: its footer has {length:,} bytes, it is damaged")
     try:
-        return pq.ParquetFile(path)
+        parquet = pq.ParquetFile(path)
     except (OSError, pa.ArrowException) as error:
         raise ValueError(f"cannot read {path} as Parquet: {error}") from error
+    metadata = parquet.metadata
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        # Arrow takes memory for what the footer says, not for what the file holds.
+        if any(group.column(leaf).total_compressed_size > size for leaf in range(group.num_columns)):
+            parquet.close()
+            raise ValueError(f"cannot read {path} as Parquet: its footer names more bytes than it has, it is damaged")
+    return parquet
 
 
 def read_footer(path: Path) -> Footer:
@@ -158,7 +176,7 @@ def group_blocks(
     group = parquet.metadata.row_group(number)
     leaves = (group.column(leaf) for leaf in range(group.num_columns))
     values = next(leaf.num_values for leaf in leaves if leaf.path_in_schema.split(".")[0] == column)
-    rows = max(1, group.num_rows * _BLOCK_TOKENS // max(values, _BLOCK_TOKENS))
+    rows = min(_BLOCK_TOKENS, max(1, group.num_rows * _BLOCK_TOKENS // max(values, _BLOCK_TOKENS)))
     try:
         columns = [column, MARKS] if with_marks else [column]
         for batch in parquet.iter_batches(rows, row_groups=[number], columns=columns, use_threads=False):

@@ -233,6 +233,19 @@ def available_memory_bytes(system: Path = Path("/")) -> int | None:
     return min(_group_memory_bytes(system), default=None)
 
 
+def memory_bytes(system: Path = Path("/")) -> int:
+    """Returns the bytes of host memory that this control group may take: the host's, or its limit if that is less.
+    `system` is the root of the file system.
+    """
+    import psutil
+
+    limits = [psutil.virtual_memory().total]
+    for folder, is_first_version in _memory_groups(system):
+        with contextlib.suppress(OSError, ValueError):
+            limits.append(int((folder / ("memory.limit_in_bytes" if is_first_version else "memory.max")).read_text()))
+    return min(limits)
+
+
 def _group_memory_bytes(system: Path) -> Iterator[int]:
     """Yields the bytes left by the limit of each memory group."""
     for folder, is_first_version in _memory_groups(system):

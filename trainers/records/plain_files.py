@@ -4,16 +4,21 @@ import codecs
 import os
 import re
 import stat
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from trainers.spec.codec import json_object, shown
 from trainers.spec.errors import InputError, MissingFileError
 
 MOST_BYTES = 4 * 2**30
-"""Largest size of a file that is read as a whole; a sparse file of any size is cheap to send."""
-_MOST_JSON_BYTES = 256 * 2**20
-"""Largest size of a file that is read as one JSON object."""
+"""Largest size of a journal, which is read line by line; a sparse file of any size is cheap to send."""
+MOST_LINE_BYTES = 64 * 2**20
+"""Largest size of a journal's line."""
+MOST_WHOLE_BYTES = 256 * 2**20
+"""Largest size of a file that is read as a whole; its content may take some times as much memory."""
+MOST_SOURCE_BYTES = 16 * 2**20
+"""Largest size of a Python file."""
 
 
 def open_plain(
@@ -63,7 +68,22 @@ def private_mode(folder: Path) -> int:
     return 0o660 if folder.stat().st_mode & stat.S_IWGRP else 0o600
 
 
-def read_plain(path: Path, *, links: bool = False, most_bytes: int = MOST_BYTES) -> bytes:
+def lines_of(file: BinaryIO, path: Path) -> Iterator[bytes]:
+    """Yields the rest of the file line by line, each with its end.
+
+    Raises:
+        InputError: a line has more than `MOST_LINE_BYTES`.
+        OSError: the file cannot be read.
+    """
+    while line := file.readline(MOST_LINE_BYTES + 1):
+        if len(line) > MOST_LINE_BYTES:
+            raise InputError(
+                f"{path} has a line of more than {MOST_LINE_BYTES:,} bytes: no line of such a file is as long"
+            )
+        yield line
+
+
+def read_plain(path: Path, *, links: bool = False, most_bytes: int = MOST_WHOLE_BYTES) -> bytes:
     """Returns the content of the file `path`, of at most `most_bytes`.
 
     Raises:
@@ -86,7 +106,7 @@ def read_json(path: Path, *, links: bool = False) -> dict[str, Any]:
         MissingFileError: there is no such file.
         InputError: it is no regular file, cannot be read, or is no JSON object; the text names it.
     """
-    data = read_plain(path, links=links, most_bytes=_MOST_JSON_BYTES)
+    data = read_plain(path, links=links)
     try:
         # Editors of other systems begin files with it.
         return shown(data, json_object(data.removeprefix(codecs.BOM_UTF8)))

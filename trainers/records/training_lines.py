@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import get_args
 
 from trainers.records.journal_lines import JournalError, append, checked
-from trainers.records.plain_files import MOST_BYTES, open_plain
+from trainers.records.plain_files import MOST_BYTES, lines_of, open_plain
 from trainers.records.training import Begun, Record, Steps, Validated
 from trainers.spec.codec import from_json, to_json
 from trainers.spec.errors import MissingFileError
@@ -43,10 +43,13 @@ class Reader:
             return []
         with os.fdopen(file, "rb") as opened:
             opened.seek(self._place)
-            text = opened.read()
-        complete = text[: text.rfind(b"\n") + 1]
-        self._place += len(complete)
-        return [record for line in complete.splitlines() if (record := _record_of(line)) is not None]
+            complete = list[bytes]()
+            for line in lines_of(opened, self._path):
+                if not line.endswith(b"\n"):
+                    break
+                self._place += len(line)
+                complete.append(line)
+        return [record for line in complete if (record := _record_of(line.rstrip(b"\n"))) is not None]
 
 
 def _record_of(line: bytes) -> Record | None:

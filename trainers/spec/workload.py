@@ -104,6 +104,8 @@ def file_of(build: str, folder: str) -> Path:
     if path is None or not path.is_file():
         raise ValueError(f"{where} cannot be found from {folder or 'here'}")
     try:
+        if path.stat().st_size > _MOST_SOURCE_BYTES:
+            raise ValueError(f"it has more than {_MOST_SOURCE_BYTES:,} bytes")
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError) as error:
         raise ValueError(f"{path} is no Python: {error}") from error
@@ -139,10 +141,14 @@ def digest_of(words: Sequence[str], files: Sequence[Path]) -> str:
     """Returns 12 hex digits of SHA-256 over words and the contents of files."""
     digest = hashlib.sha256("\0".join(words).encode(*_AS_BYTES))
     for path in files:
-        digest.update(path.read_bytes())
+        with path.open("rb") as file:
+            while block := file.read(_BLOCK_BYTES):
+                digest.update(block)
     return digest.hexdigest()[:12]
 
 
+_MOST_SOURCE_BYTES = 16 * 2**20
+_BLOCK_BYTES = 2**20
 _AS_BYTES = (sys.getfilesystemencoding(), "surrogateescape")
 
 

@@ -10,7 +10,7 @@ from ray.train.torch import TorchTrainer
 
 from trainers.distributed.rendezvous import process_group
 from trainers.host.failures import classify, one_line
-from trainers.host.memory_kills import MemoryKills
+from trainers.host.memory_kills import MemoryKills, wait_for_memory
 from trainers.records.training import TrainingJob
 from trainers.spec.codec import to_json
 from trainers.startup import prestart
@@ -42,6 +42,9 @@ def run(job: TrainingJob, storage: Path, nodes: tuple[str, ...] = ()) -> Attempt
         verdict = classify(raised, dead=dead, otherwise=one_line(getattr(error, "controller_failure", error)))
         if verdict.silent and (killed := kills.since()):
             verdict = host_memory(killed, rank=verdict.rank)
+        if verdict.killed and (neighbour := kills.neighbour()):
+            wait_for_memory()
+            return AttemptEnd(state="lost", reason=f"{verdict.reason}; {neighbour}")
         return AttemptEnd(state="lost" if verdict.silent else "failed", reason=verdict.reason)
 
 

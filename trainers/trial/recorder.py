@@ -16,13 +16,15 @@ from trainers.host.node import error_of
 from trainers.records import journal
 from trainers.records.journal_lines import JournalError, from_line, record
 from trainers.records.measurement import ENDS_LADDER, Measurement, Outcome
-from trainers.records.plain_files import read_json, read_plain
+from trainers.records.plain_files import MOST_BYTES, read_json, read_plain
 from trainers.records.probe import Probe
 from trainers.spec.batch import BatchPoint
 from trainers.spec.codec import from_json
 
-MAX_RESTARTS = 5
-"""Restarts in a session; a process that dies more often has a permanent cause."""
+MAX_RESTARTS = 12
+"""Restarts in a session, some for each time that the host's memory is full; a process that dies more often has a
+permanent cause.
+"""
 ANSWER_S = 120.0
 """Seconds allowed for an answer: enough for a new process on a busy machine and a slow disk."""
 _AGAIN_S = 0.2
@@ -60,7 +62,7 @@ def call(recorder: Any, method: str, *arguments: Any, limit_s: float = ANSWER_S)
         RecorderError: it gave no answer within `limit_s` seconds.
     """
     import ray
-    from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError
+    from ray.exceptions import ActorUnavailableError, GetTimeoutError, OutOfMemoryError, RayActorError
 
     until_s = time.monotonic() + limit_s
     while True:
@@ -73,7 +75,7 @@ def call(recorder: Any, method: str, *arguments: Any, limit_s: float = ANSWER_S)
             if time.monotonic() > until_s:
                 raise RecorderError(f"the study's recorder was out of reach for {limit_s:.0f} s") from error
             time.sleep(_AGAIN_S)
-        except RayActorError as error:
+        except (RayActorError, OutOfMemoryError) as error:  # the second is not a kind of the first
             raise RecorderGoneError(_GONE) from error
 
 
@@ -242,7 +244,7 @@ class Recorder:
         state = read_json(self._state_path)
         self._statuses, self._nodes, self._addresses = state["statuses"], state["nodes"], state["addresses"]
         self._beside = {trial_id: set(others) for trial_id, others in state["beside"].items()}
-        for line in read_plain(Path(self._path)).splitlines():
+        for line in read_plain(Path(self._path), most_bytes=MOST_BYTES).splitlines():
             try:
                 entry = from_line(line)
             except JournalError:  # cut short or damaged; readers skip it, and the trial measures again

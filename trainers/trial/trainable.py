@@ -61,9 +61,8 @@ def run_trial(config: Mapping[str, Any]) -> None:
             verdict = host_memory(clause, rank=verdict.rank)
         rank = verdict.rank
         try:
-            # The driver decides whether another trial may be the cause, because Tune's part of every trial runs on this
-            # host.
-            if verdict.killed and (job.shares_nodes or ray.get_runtime_context().get_node_id() in job.nodes):
+            # The driver decides whether another trial or a process outside the search may be the cause.
+            if verdict.killed:
                 state, reason, killed = "failed", verdict.reason, verdict.killed
             else:
                 state, reason = write(job, recorder, verdict)

@@ -44,6 +44,7 @@ def _run(handle: ClusterHandle, left_s: float) -> Mapping[str, Any]:
     from ray.train.torch import TorchTrainer
 
     from trainers.distributed.rendezvous import process_group
+    from trainers.host.memory_kills import MemoryKills
     from trainers.measuring import probe as workers
 
     with tempfile.TemporaryDirectory(prefix="probe-") as scratch:
@@ -63,12 +64,14 @@ def _run(handle: ClusterHandle, left_s: float) -> Mapping[str, Any]:
                 logging_config=ray.train.LoggingConfig(log_level="ERROR"),
             ),
         )
+        kills = MemoryKills()
         try:
             result = trainer.fit().return_value
         except Exception as error:  # any error means that the cluster could not complete the probe
             failures: Mapping[int, BaseException] = getattr(error, "worker_failures", None) or {}
             reasons = "; ".join(f"rank {rank}: {_first_line(failure)}" for rank, failure in sorted(failures.items()))
-            raise ClusterError(f"the probe failed: {reasons or _first_line(error)}") from error
+            culprit = f"; {neighbour}" if (neighbour := kills.neighbour()) else ""
+            raise ClusterError(f"the probe failed: {reasons or _first_line(error)}{culprit}") from error
     assert isinstance(result, Mapping)  # rank 0 always returns its findings
     return result
 

@@ -287,13 +287,12 @@ class SearchLoop:
         nodes: Sequence[str] = (),
         lost_nodes: Collection[str] = (),
         is_crowded: bool = False,
+        is_starved: bool = False,
     ) -> None:
         """Handles the end of a running trial.
 
-        `nodes` are the trial's nodes by rank, of which `lost_nodes` no longer answer. `is_crowded` means that its host
-        ran out of memory while other trials ran there. `state` is "interrupted" if time ran out before the end of the
-        ladder, and "failed" if a process is gone (that of `rank` if known). `policy` decides what follows: without a
-        verdict in the journal the trial died silently, and a trial whose workers never `started` still has to run.
+        `nodes` are the trial's nodes by rank, of which `lost_nodes` no longer answer. `state` is "interrupted" if time
+        ran out before the ladder's end, "failed" if a process is gone (that of `rank` if known); `policy` has the rest.
         """
         ended = self._running.pop(trial_id)
         for loop in (self, *self.beside):
@@ -315,6 +314,7 @@ class SearchLoop:
             nodes=nodes,
             lost_nodes=lost_nodes,
             is_crowded=is_crowded,
+            is_starved=is_starved,
             placed=start.nodes,
             has_spare=bool(self.lanes.count(avoid=lost_nodes)),
         )

@@ -9,11 +9,12 @@ Ends of trials, and what follows:
 | died | a process is gone without a message | one, another if the second dies on the same nodes; then `failed` |
 | node lost | a node of the trial is gone | three: the layout had no part in it |
 | unstarted | no worker ever reported | any number: nothing of the layout ran |
+| starved | its host ran out of memory while a process outside the search held most of it | three |
 | crowded | its host ran out of memory beside other trials | one, alone: the others may be the cause |
 
-Died, node lost and unstarted may be the cluster's fault; several in a row are, and end the session. A lost node is not
-a fault if the remaining nodes hold a trial. If trials run side by side, a node on which two in a row end this way is
-excluded first.
+Died, node lost, unstarted and starved may be the cluster's fault; several in a row are, and end the session. A lost
+node is not a fault if the remaining nodes hold a trial. If trials run side by side, a node on which two in a row end
+this way is excluded first.
 """
 
 import dataclasses
@@ -33,12 +34,13 @@ class Kind(enum.StrEnum):
     DIED = "died"
     NODE_LOST = "node lost"
     UNSTARTED = "unstarted"
+    STARVED = "starved"
     CROWDED = "crowded"
 
     @property
     def unexplained(self) -> bool:
         """Whether the cause may lie outside the layout."""
-        return self in (Kind.DIED, Kind.NODE_LOST, Kind.UNSTARTED)
+        return self in (Kind.DIED, Kind.NODE_LOST, Kind.UNSTARTED, Kind.STARVED)
 
 
 class Next(enum.Enum):
@@ -49,7 +51,9 @@ class Next(enum.Enum):
     GIVEN_UP = "it is recorded as failed"
 
 
-RETRIES: dict[Kind, float] = {Kind.DIED: 1, Kind.NODE_LOST: 3, Kind.UNSTARTED: float("inf"), Kind.CROWDED: 1}
+RETRIES: dict[Kind, float] = {
+    Kind.DIED: 1, Kind.NODE_LOST: 3, Kind.UNSTARTED: float("inf"), Kind.STARVED: 3, Kind.CROWDED: 1,
+}  # fmt: skip
 """Number of further trials that a layout or confirmation run gets in a session; 0 for other kinds."""
 MOST_DEATHS = 2
 """Number of deaths after which a layout gets no further trial, wherever they occurred."""
@@ -58,6 +62,13 @@ IN_A_ROW = 3
 WINDOW = 10
 MOST_OF_WINDOW = 8
 """Number of bad ends among the last `WINDOW` trials that blame the cluster or its installation."""
+_SILENT = "ended without a message from their workers"
+_ENDINGS: dict[Kind, str] = {
+    Kind.DIED: _SILENT,
+    Kind.NODE_LOST: _SILENT,
+    Kind.UNSTARTED: "did not start",
+    Kind.STARVED: "lost their host's memory to a process outside the search",
+}
 RECENT = 1000
 """Number of last ends considered; a session may have ten thousand."""
 
@@ -91,13 +102,17 @@ def kind_of(
     node_lost: bool,
     measures: bool,
     is_crowded: bool = False,
+    is_starved: bool = False,
 ) -> Kind:
     """Returns the kind of a trial's end.
 
     `state` is what its processes report, `outcome` the one that ended its ladder (None: none), `started` whether a
     worker reported, `node_lost` whether one of its nodes is gone. `measures` is false for a reference's gate or a
-    profile. `is_crowded` means that it was killed for lack of host memory while others ran on its hosts.
+    profile. `is_crowded` means that it was killed for lack of host memory while others ran on its hosts, `is_starved`
+    while a process outside the search held most of it.
     """
+    if is_starved and outcome is None:
+        return Kind.STARVED
     if is_crowded and outcome is None:
         return Kind.CROWDED
     if not started:
@@ -121,6 +136,7 @@ def end_of(
     nodes: Sequence[str],
     lost_nodes: Collection[str],
     is_crowded: bool = False,
+    is_starved: bool = False,
     placed: Sequence[str] = (),
     has_spare: bool = False,
 ) -> Ended:
@@ -135,6 +151,7 @@ def end_of(
         node_lost=bool(lost_nodes),
         measures=measures,
         is_crowded=is_crowded,
+        is_starved=is_starved,
     )
     if state == "failed" and verdict is not None:
         # A process that ends after the verdict is a consequence, so the verdict's reason stays.
@@ -167,7 +184,7 @@ def fault(ends: Sequence[Ended], *, num_lanes: int = 1) -> str:
     is_general = len({end.key for end in row}) > 1 or all(end.kind is not Kind.DIED for end in row)
     if len(row) >= IN_A_ROW and is_general and 2 * len({end.placed for end in row}) >= num_lanes:
         kinds = {end.kind for end in row}
-        ending = "did not start" if kinds == {Kind.UNSTARTED} else "ended without a message from their workers"
+        ending = _ENDINGS[next(iter(kinds))] if len(kinds) == 1 else _ENDINGS[Kind.DIED]
         return f"{len(row)} trials in a row {ending}{_nodes_text(row)}, the last one with: {row[0].reason}"
     window = counted[-WINDOW:]
     bad = [end for end in window if end.kind is not Kind.RAN]

@@ -12,6 +12,10 @@ from typing import Any, cast
 
 import ray
 import ray.tune
+from ray.air.execution._internal import RayActorManager
+from ray.exceptions import OutOfMemoryError, RayActorError
+from ray.tune.execution import tune_controller
+from ray.tune.experiment import trial as tune_trial
 from ray.tune.search import Searcher as TuneSearcher
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -21,7 +25,7 @@ from platform.common.text import plural
 from platform.search.loop.lanes import TUNE_CPU
 from platform.search.loop.loop import SearchLoop
 from platform.search.loop.together import Together
-from trainers.host.memory_kills import MemoryKills
+from trainers.host.memory_kills import MemoryKills, wait_for_memory
 from trainers.host.node import error_of
 from trainers.records.job import Job
 from trainers.spec.codec import to_json
@@ -41,13 +45,19 @@ def recorder(journal: Path, state: Path) -> Generator[str]:
     """Runs the study's recorder actor on this node and yields its name.
 
     Ray restarts it if it dies. The file `state` keeps its data that are not in the journal.
+
+    Raises:
+        ClusterError: it did not start.
     """
     name = f"recorder-{uuid.uuid4().hex[:8]}"
     this_node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     options: dict[str, Any] = {"name": name, "num_cpus": 0, "max_concurrency": 8, "scheduling_strategy": this_node}
     options |= {"max_restarts": MAX_RESTARTS, "max_task_retries": -1}
     actor = cast(Any, ray.remote(Recorder).options(**options).remote(str(journal), str(state)))
-    ray.get(actor.ready.remote(), timeout=120)
+    try:
+        recorders.call(actor, "ready")
+    except RecorderError as error:
+        raise ClusterError(str(error)) from error
     try:
         yield name
     finally:
@@ -110,10 +120,39 @@ def run(loops: Sequence[SearchLoop], *, driver_ip: str, scratch: Path) -> None:
             failure_config=ray.tune.FailureConfig(max_failures=0, fail_fast=False),
         ),
     )
-    with contextlib.redirect_stdout(io.StringIO()):  # standard output is for the table and --json
+    # Standard output is for the table and --json.
+    with contextlib.redirect_stdout(io.StringIO()), _memory_kills_as_deaths():
         tuner.fit()
     if bridge.fault is not None:
         raise bridge.fault
+
+
+class _ActorManager(RayActorManager):
+    """Tune's actors, of which one may be killed by Ray's memory monitor: Tune would raise that error to the driver,
+    because it is not an error of an actor.
+    """
+
+    # Private API of Ray. If a release no longer calls these methods, such a kill ends the search.
+    def _actor_start_failed(self, tracked_actor: Any, exception: Exception) -> None:
+        super()._actor_start_failed(tracked_actor, _as_death(exception))
+
+    def _actor_task_failed(self, tracked_actor_task: Any, exception: Exception) -> None:
+        super()._actor_task_failed(tracked_actor_task, _as_death(exception))
+
+
+def _as_death(exception: Exception) -> Exception:
+    return RayActorError(error_msg=str(exception)) if isinstance(exception, OutOfMemoryError) else exception
+
+
+@contextlib.contextmanager
+def _memory_kills_as_deaths() -> Generator[None]:
+    controller, trials = cast(Any, tune_controller), cast(Any, tune_trial)
+    controller.RayActorManager = _ActorManager
+    trials.RayActorError = (RayActorError, OutOfMemoryError)  # `except` and `isinstance` take both
+    try:
+        yield
+    finally:
+        controller.RayActorManager, trials.RayActorError = RayActorManager, RayActorError
 
 
 def share_of_tune(num_lanes: int) -> float:
@@ -146,6 +185,8 @@ class _Bridge(TuneSearcher):
         """The error that ended the search; Tune raises its own error after a failed trial instead."""
         self._trials: dict[str, _Trial] = {}
         """The running trials, by Tune's ids."""
+        self._is_short = False
+        """Whether the last trial to end lost its host's memory to a process outside the search."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
@@ -157,6 +198,9 @@ class _Bridge(TuneSearcher):
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:  # pyright: ignore[reportIncompatibleMethodOverride]
         if self.fault is not None:
             return TuneSearcher.FINISHED
+        if self._is_short:
+            wait_for_memory()
+            self._is_short = False
         if (begun := self._together.next_job()) is None:
             return None if self._trials else TuneSearcher.FINISHED
         loop, job = begun
@@ -175,15 +219,18 @@ class _Bridge(TuneSearcher):
             placement_groups.remove_of_the_dead(ray.get_runtime_context().get_job_id())
         state = "failed" if is_silent else reported["state"]
         status: dict[str, Any] | None = None
-        fault, is_crowded = "", False
+        fault, is_crowded, neighbour = "", False, ""
         try:
             killed = trial.kills.since() if is_silent else reported.get("killed", "")
             if killed:
                 on_driver = is_silent or ray.get_runtime_context().get_node_id() in job.nodes
                 # Tune's side of every other trial runs on the driver's host.
                 is_crowded = bool(loop.neighbours(job.trial_id, on_its_nodes=not on_driver))
-                reported = {"reason": host_memory(killed, rank=reported.get("rank")).reason, **reported}
-                if not is_crowded:
+                neighbour = trial.kills.neighbour(has_commands=bool(job.recipe.command))
+                reason = host_memory(killed, rank=reported.get("rank")).reason
+                reported = {**reported, "reason": f"{reason}; {neighbour}" if neighbour else reason}
+                self._is_short = bool(neighbour)
+                if not is_crowded and not neighbour:
                     write(job, recorders.find(job.recorder), host_memory(killed, rank=reported.get("rank")))
             if state == "failed":
                 status = self._call("status", job)
@@ -201,7 +248,8 @@ class _Bridge(TuneSearcher):
                 rank=reported.get("rank"),
                 nodes=nodes if of_ranks else [],
                 lost_nodes=lost_nodes,
-                is_crowded=is_crowded,
+                is_crowded=is_crowded and not neighbour,
+                is_starved=bool(neighbour),
             )
         except ClusterError as unwritten:
             self.fault = unwritten

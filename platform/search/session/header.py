@@ -17,7 +17,7 @@ from trainers import data
 from trainers.data import ParquetTokens
 from trainers.records.data_content import DataContent
 from trainers.records.journal import StudyHeader
-from trainers.records.plain_files import read_plain
+from trainers.records.plain_files import MOST_SOURCE_BYTES, read_plain
 from trainers.spec import engines
 from trainers.spec.codec import to_json
 from trainers.spec.recipe_axes import INCLUDED
@@ -64,7 +64,12 @@ def _content_of(setup: StudySetup) -> dict[str, DataContent]:
 def _hash_of(files: Sequence[Path]) -> str:
     """Returns the hash of the space file among `files`, which is code; "" if there is none."""
     return next(
-        (hashlib.sha256(read_plain(path, links=True)).hexdigest() for path in files if path.suffix == ".py"), ""
+        (
+            hashlib.sha256(read_plain(path, links=True, most_bytes=MOST_SOURCE_BYTES)).hexdigest()
+            for path in files
+            if path.suffix == ".py"
+        ),
+        "",
     )
 
 

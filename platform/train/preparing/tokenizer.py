@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from platform.common.errors import InputError, one_line
 from platform.study.folder import real_path, user_path
+from trainers.records.plain_files import MOST_WHOLE_BYTES, open_plain, read_plain
 
 BYTES = "bytes"
 
@@ -86,6 +87,8 @@ def load(name: str, *, with_end: bool) -> Tokenizer:
     folder = real_path(name)
     if not folder.is_dir():
         raise InputError(f"--tokenizer must be {BYTES} or a folder that holds a tokenizer, got {name}: no such folder")
+    for path in sorted((*folder.glob("*.json"), *folder.glob("*.model"), *folder.glob("*.jinja"))):
+        os.close(open_plain(path, links=True, most_bytes=MOST_WHOLE_BYTES))  # the library reads files of any size
     try:
         loaded = loaded_tokenizer(str(folder))
     except Exception as error:  # each tokenizer class has errors of its own
@@ -116,8 +119,8 @@ def with_template(tokenizer: Tokenizer, template: Path | None) -> Tokenizer:
     loaded = loaded_tokenizer(tokenizer.source)
     if template is not None:
         try:
-            text = user_path(template).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            text = read_plain(user_path(template), links=True).decode()
+        except (InputError, UnicodeDecodeError) as error:
             raise InputError(f"cannot read the chat template {template}: {one_line(error)}") from error
     else:
         try:

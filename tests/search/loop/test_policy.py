@@ -6,7 +6,15 @@ from platform.search.loop.policy import IN_A_ROW, MOST_OF_WINDOW, WINDOW, Ended,
 from trainers.records.journal import TrialState
 from trainers.records.measurement import Outcome
 
-KINDS = {"r": Kind.RAN, "f": Kind.FAILED, "h": Kind.HUNG, "d": Kind.DIED, "n": Kind.NODE_LOST, "u": Kind.UNSTARTED}
+KINDS = {
+    "r": Kind.RAN,
+    "f": Kind.FAILED,
+    "h": Kind.HUNG,
+    "d": Kind.DIED,
+    "n": Kind.NODE_LOST,
+    "u": Kind.UNSTARTED,
+    "s": Kind.STARVED,
+}
 
 
 def ends(text: str, node: str = "") -> list[Ended]:
@@ -48,9 +56,20 @@ def test_a_verdict_that_was_recorded_stands_where_the_host_s_memory_ran_out_besi
         assert ended is kind
 
 
+def test_memory_that_a_process_outside_the_search_holds_is_none_of_the_layout_s() -> None:
+    for outcome, kind in ((None, Kind.STARVED), (Outcome.OOM, Kind.RAN)):
+        for started in (True, False):
+            ended = kind_of("failed", outcome, started=started, node_lost=False, measures=True, is_starved=True)
+            assert ended is kind or not started
+    sentence = fault(ends("as as as"))
+    assert sentence.startswith("3 trials in a row lost their host's memory to a process outside the search, the last")
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
+        ("as as as", Next.RETRY),
+        ("as as as br as", Next.GIVEN_UP),
         ("ar", Next.SETTLED),
         ("af", Next.SETTLED),
         ("ah", Next.SETTLED),

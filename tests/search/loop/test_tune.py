@@ -41,6 +41,7 @@ def end(monkeypatch: pytest.MonkeyPatch) -> End:
         *,
         job: Job = JOB,
         killed: str = "",
+        outside: str = "",
         neighbours: frozenset[str] = frozenset(),
         sharing: frozenset[str] = frozenset(),
         status: dict[str, Any] | None = STANDING,
@@ -64,10 +65,11 @@ def end(monkeypatch: pytest.MonkeyPatch) -> End:
             fault="",
             ends=ends,
         )
+        kills = SimpleNamespace(since=lambda: killed, neighbour=lambda has_commands: outside)
         context = SimpleNamespace(get_job_id=lambda: "01", get_node_id=lambda: "n1")
         monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
         monkeypatch.setattr(tune.placement_groups, "remove_of_the_dead", lambda job_id: 0)
-        monkeypatch.setattr(tune, "MemoryKills", lambda nodes: SimpleNamespace(since=lambda: killed))
+        monkeypatch.setattr(tune, "MemoryKills", lambda nodes: kills)
         monkeypatch.setattr(
             tune, "_nodes", lambda ids: ([f"address of {node}" for node in ids], [f"lost: {list(ids)}"])
         )
@@ -99,6 +101,15 @@ def test_one_that_was_killed_beside_others_is_crowded_and_nothing_is_held_agains
         ("failed", True)
     ]
     assert "host memory ran out" in loop.ends[0]["reason"]
+
+
+@pytest.mark.parametrize("shown", [{"error": True}, {"result": {"state": "failed", "reason": "", "killed": "so"}}])
+def test_one_whose_host_s_memory_a_process_outside_the_search_held_is_starved(shown: dict[str, Any], end: End) -> None:
+    outside = "process 7 (python), which is none of this run's, held 214 GB there"
+    loop, written = end(killed="process 8 on node 10.0.0.9: so", outside=outside, neighbours=OTHERS, **shown)
+    (ended,) = loop.ends
+    assert not written and (ended["state"], ended["is_starved"], ended["is_crowded"]) == ("failed", True, False)
+    assert "host memory ran out" in ended["reason"] and ended["reason"].endswith(outside)
 
 
 OTHERS = frozenset({"t0002"})
