@@ -22,7 +22,7 @@ The last two occur in a container that sees its own version 2 group as the root,
 processes are refused.
 """
 _NEW_VIEW, _PRIVATE, _BIND = 0x20000, 0x44000, 0x1000
-"""Numbers of Linux: `CLONE_NEWNS`, `MS_REC | MS_PRIVATE`, `MS_BIND`."""
+"""Numbers of Linux: a new view of the mounts, private ones and all below, a folder in another place."""
 _ROOM_MIB = 256
 """More than steps of a tiny model allocate and free: version 1 refuses a limit below the present use."""
 _LONGEST_S = 300.0
