@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-import signal
 import sys
 
 _spec = importlib.util.spec_from_file_location("platform", os.path.join(os.path.dirname(os.__file__), "platform.py"))
@@ -14,5 +13,3 @@ _spec.loader.exec_module(_stdlib)
 if sys.argv[:1] == ["-m"]:  # a command, whose Python may lack packages that `make setup` installs
     # Imported only after an error: the working folder, whose packages `platform.common` checks, is not on the path yet.
     sys.excepthook = lambda *error: importlib.import_module("platform.common.environment").explain(*error)
-    if any(word.startswith("platform.") for word in sys.orig_argv):  # ours: it may be ended while it is imported
-        signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -1,7 +1,7 @@
 """`python -m platform.converge`, a command of `platform.train.converging`."""
 
-from platform.cluster.supervisor import supervise
+from platform.common.signals import exit_with
 from platform.train.converging.command import main
 
 if __name__ == "__main__":
-    supervise(main)
+    exit_with(main)

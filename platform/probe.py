@@ -1,7 +1,7 @@
 """`python -m platform.probe`, a command of `platform.cluster.probing`."""
 
 from platform.cluster.probing.command import main
-from platform.cluster.supervisor import supervise
+from platform.common.signals import exit_with
 
 if __name__ == "__main__":
-    supervise(main)
+    exit_with(main)

@@ -160,13 +160,10 @@ def _kill_driver(scene: ProcessScene) -> bool:
 
 
 def _stop_driver(scene: ProcessScene) -> bool:
-    with contextlib.suppress(psutil.Error, IndexError):
-        driver = scene.session.driver()
-        driver.suspend()
-        scene.pause()
-        driver.resume()
-        return True
-    return False
+    scene.session.process.send_signal(signal.SIGSTOP)
+    scene.pause()
+    scene.session.process.send_signal(signal.SIGCONT)
+    return True
 
 
 def _fill_disk(scene: Scene) -> bool:

@@ -74,13 +74,6 @@ def _signal_group(number: signal.Signals) -> Callable[[TrainingScene], bool]:
     return inject
 
 
-def _kill_driver_alone(scene: TrainingScene) -> bool:
-    with contextlib.suppress(psutil.Error, IndexError):
-        scene.session.driver().kill()
-        return True
-    return False
-
-
 def _pause_all(scene: TrainingScene) -> bool:
     processes = [psutil.Process(scene.session.process.pid), *scene.session.family()]
     for number in (signal.SIGSTOP, signal.SIGCONT):
@@ -116,7 +109,6 @@ FAULTS: Mapping[str, TrainingFault] = {
         name: TrainingFault(inject=inject, code=-9 if name == "driver killed" else 0)
         for name, inject in OF_PROCESSES.items()
     },
-    "driver alone killed": TrainingFault(inject=_kill_driver_alone, code=128 + signal.SIGKILL),
     "SIGTERM to all": TrainingFault(inject=_signal_group(signal.SIGTERM)),
     "SIGINT to all": TrainingFault(inject=_signal_group(signal.SIGINT)),
     "all paused": TrainingFault(inject=_pause_all),

@@ -21,13 +21,7 @@ from platform.cluster.nodes import ClusterHandle, ask, handle_of, this_machine
 from platform.common.errors import ClusterError, InputError
 from platform.common.output import print_line
 from platform.common.progress import Progress
-from platform.common.signals import (
-    counted_interrupts,
-    ends_when_interrupted,
-    interruptions,
-    sigterm_restored,
-    skip_exit_hooks,
-)
+from platform.common.signals import counted_interrupts, ends_when_interrupted, sigterm_restored, skip_exit_hooks
 from trainers import startup
 from trainers.commands.processes import environment_at_start
 from trainers.host.node import error_of
@@ -116,20 +110,20 @@ def connected(
     from ray.exceptions import RayError
 
     sessions = _in_sessions_of_their_own() if local else contextlib.nullcontext()
-    claim = _claimed() if local else None
-    keeps_logs, gcs_address, before = bool(os.environ.get(KEEP_LOGS)), "", interruptions()
+    with ends_when_interrupted(), sigterm_restored(), sessions:
+        try:
+            with Progress("starting Ray" if local else f"joining the Ray cluster at {target}"):
+                _patiently(lambda: _start(target))
+        except SystemExit as error:  # raised by Ray's own SIGTERM handler
+            raise KeyboardInterrupt from error
+        except Exception as error:
+            raise ClusterError(f"Ray could not be {'started' if local else 'reached'}: {_first_line(error)}") from error
+    session = Path(cast(Any, ray)._private.worker.global_worker.node.get_session_dir_path()) if local else None
+    keeps_logs, gcs_address = bool(os.environ.get(KEEP_LOGS)), ""
     try:
-        with ends_when_interrupted(), sigterm_restored(), sessions:
-            try:
-                with Progress("starting Ray" if local else f"joining the Ray cluster at {target}"):
-                    _patiently(lambda: _start(target))
-            except SystemExit as error:  # raised by Ray's own SIGTERM handler
-                raise KeyboardInterrupt from error
-            except Exception as error:
-                words = "started" if local else "reached"
-                raise ClusterError(f"Ray could not be {words}: {_first_line(error)}") from error
-        if local:
-            leftovers.end_abandoned_sessions()
+        if session is not None:
+            leftovers.claim(session)
+            leftovers.end_abandoned_sessions(session.parent)
         with ends_when_interrupted(), contextlib.nullcontext() if local else waiting.for_nodes(num_gpus, wait_s):
             handle = handle_of(ask(ray), cpu_workers=cpu_workers, driver_ip=ray.util.get_node_ip_address())
             context = ray.get_runtime_context()
@@ -144,22 +138,13 @@ def connected(
         raise ClusterError(f"Ray failed with {type(error).__name__}: {message}") from error
     finally:
         # No interrupt is raised here: it would leave processes and the session's folder behind.
-        with ends_when_interrupted(), counted_interrupts() as interrupts:
+        with ends_when_interrupted(), counted_interrupts():
             if gcs_address and head.is_lost(gcs_address):
                 skip_exit_hooks()  # Ray ends the process with exit code 1 when it leaves a lost head
             else:
                 _shut_down()
-            if claim is not None:
-                leftovers.end_claimed(claim, keeps_logs=keeps_logs)
-    if interrupts and interruptions() == before + len(interrupts):  # else the command ends already
-        raise KeyboardInterrupt
-
-
-def _claimed() -> Path:
-    try:
-        return leftovers.claim()
-    except OSError as error:
-        raise ClusterError(f"Ray could not be started: {error.strerror}: {error.filename}") from error
+            if session is not None:
+                leftovers.end_session(session, keeps_logs=keeps_logs)
 
 
 def _shut_down() -> None:

@@ -10,7 +10,6 @@ import dataclasses
 import json
 import os
 import re
-import secrets
 import shutil
 import socket
 import tempfile
@@ -19,7 +18,6 @@ from pathlib import Path
 
 import psutil
 
-from platform.cluster.claims import PREFIX, SUFFIX, claims, ray_folder
 from platform.common.errors import InputError
 from platform.common.text import plural
 from platform.study.atomic_write import replacing
@@ -29,6 +27,8 @@ from trainers.spec.codec import from_json, to_json
 NOTE = "running.json"
 SCRATCH = "layout-search-"
 """Prefix of the name of a driver's temporary folder."""
+_CLAIM = "layout-search.json"
+"""File in the session folder of a Ray that a driver has started."""
 _SHARED_MEMORY = Path("/dev/shm")
 _GONE_S = 10.0
 
@@ -88,49 +88,26 @@ def sweep(note: Note) -> str:
     return f"Removed from this machine what the killed search left: {', '.join(removed)}." if removed else ""
 
 
-def claim() -> Path:
-    """Marks the sessions that this process starts from now on, so that a later driver can remove them; returns the
-    file, for `end_claimed`.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
-    folder = ray_folder()
-    if not folder.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        folder.chmod(0o777)  # as Ray makes it, for other users too
-    path = folder / f"{PREFIX}{os.getpid()}-{secrets.token_hex(4)}{SUFFIX}"
-    before = [session.name for session in folder.glob(f"session_*_{os.getpid()}")]
-    with path.open("x", encoding="utf-8") as file:
-        json.dump({"pid": os.getpid(), "boot": boot(), "before": before}, file)
-    return path
+def claim(session: Path) -> None:
+    """Marks the session folder of this driver's Ray, so that a later driver can remove it."""
+    (session / _CLAIM).write_text(json.dumps({"pid": os.getpid(), "boot": boot()}))
 
 
-def end_claimed(path: Path, *, keeps_logs: bool = False) -> None:
-    """Ends the remaining processes of the sessions that a claim marks, and removes their folders with the claim unless
-    `keeps_logs`.
-    """
-    claimed = read_json(path)
-    before = claimed.get("before", [])
-    for session in path.parent.glob(f"session_*_{int(claimed.get('pid', 0))}"):
-        if session.name not in before and session.lstat().st_uid == os.getuid() and not session.is_symlink():
-            _sweep_session(session)
-            if not keeps_logs:
-                shutil.rmtree(session, ignore_errors=True)
+def end_session(session: Path, *, keeps_logs: bool = False) -> None:
+    """Ends the remaining processes of a Ray started by this user's driver; removes its folder unless `keeps_logs`."""
+    _sweep_session(session)
     if not keeps_logs:
-        path.unlink(missing_ok=True)
+        shutil.rmtree(session, ignore_errors=True)
 
 
-def end_abandoned_sessions(*, keeps_logs: bool = False) -> None:
-    """Ends the Rays that this user's dead drivers started on this machine, and removes their folders unless
-    `keeps_logs`.
-    """
-    for path in claims():
-        with contextlib.suppress(InputError, OSError):  # another driver may sweep it at the same time
+def end_abandoned_sessions(folder: Path) -> None:
+    """Ends the Rays below `folder` that this user's dead drivers started, and removes their folders."""
+    for path in folder.glob(f"session_*/{_CLAIM}"):
+        with contextlib.suppress(InputError):
             claimed = read_json(path)
             is_alive = claimed.get("boot") == boot() and psutil.pid_exists(int(claimed.get("pid", 0)))
             if not is_alive and path.lstat().st_uid == os.getuid():
-                end_claimed(path, keeps_logs=keeps_logs)
+                end_session(path.parent)
 
 
 def scratch_folder() -> Path:

@@ -14,13 +14,7 @@ OLDEST = (3, 11)
 
 
 def explain(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Prints an uncaught error, for `sys.excepthook`. A missing package or old Python: one sentence and exit code 2.
-
-    An interrupt while a command is imported gives the exit code of any other.
-    """
-    if issubclass(kind, KeyboardInterrupt) and any(word.startswith("platform.") for word in sys.orig_argv):
-        print("Interrupted.", file=sys.stderr)
-        sys.exit(130)
+    """Prints an uncaught error, for `sys.excepthook`. A missing package or old Python: one sentence and exit code 2."""
     lack = lacking(error) if OURS in Path(sys.argv[0]).resolve().parents else ""
     if not lack:
         sys.__excepthook__(kind, error, trace)

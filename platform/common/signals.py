@@ -1,6 +1,5 @@
 """Handles events that end a command from outside: Ctrl-C, SIGTERM, a closed terminal, a closed pipe, a full disk."""
 
-import atexit
 import contextlib
 import errno
 import io
@@ -13,12 +12,8 @@ import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
-FORWARDED = signal.SIGURG
-"""Signal by which a command's supervisor forwards an interrupt: no library sets it, and its default action is none."""
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that end a command."""
 INTERRUPTED = 130
 READER_LEFT = 128 + signal.SIGPIPE
 """Exit code if the reader of the output closed the pipe, as in `yes | head`; a shell reports the same for SIGPIPE."""
@@ -33,20 +28,15 @@ ONE_INTERRUPT_S = 1.0
 _skips_exit_hooks = False
 
 
-def exit_with(main: Callable[[], int], tell: Callable[[int], object] = lambda _: None) -> NoReturn:
+def exit_with(main: Callable[[], int]) -> NoReturn:
     """Ends the process with the exit code of `main`, silently if the reader of the output closed the pipe (`| head`).
-
-    It calls `tell` with the code as soon as it is known: a signal after that ends the process at once with that code.
 
     The default action of SIGPIPE would do the same, but would also kill a Ray driver when a socket breaks.
     """
-    take_any_text()
-    _take_signals()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)  # a supervisor forks with these blocked
+    _take_any_text()
     try:
         code = main()
         sys.stdout.flush()
-        _interrupts.counted = []
     except SystemExit as end:  # rich turns a broken pipe into exit code 1, which means "nothing fits" here
         if not isinstance(end.__context__, BrokenPipeError):
             raise
@@ -62,29 +52,17 @@ def exit_with(main: Callable[[], int], tell: Callable[[int], object] = lambda _:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nothing more is written, as below
         code = UNWRITTEN
     except KeyboardInterrupt:
-        _interrupts.counted = []
         print("Interrupted.", file=sys.stderr)
         code = INTERRUPTED
     if code == READER_LEFT:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for stream in filter(_reader_left, (1, 2)):  # at exit Python flushes buffered output, which would raise again
             os.dup2(nowhere, stream)
-    tell(code)
-    for number in (FORWARDED, *ENDING):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, lambda *_: _end(code))
-    if not _skips_exit_hooks:
-        threading._shutdown()  # type: ignore[reportPrivateUsage]
-        atexit._run_exitfuncs()  # type: ignore[reportPrivateUsage]
-    _end(code)  # Python's own end gives signals their default action, and then takes libraries down for seconds
-
-
-def _end(code: int) -> NoReturn:
-    """Ends the process with a code that is known already, without the exit hooks of libraries."""
-    with contextlib.suppress(OSError):
+    if _skips_exit_hooks:
         sys.stdout.flush()
         sys.stderr.flush()
-    os._exit(code)
+        os._exit(code)
+    sys.exit(code)
 
 
 def skip_exit_hooks() -> None:
@@ -93,7 +71,7 @@ def skip_exit_hooks() -> None:
     _skips_exit_hooks = True
 
 
-def take_any_text() -> None:
+def _take_any_text() -> None:
     """Makes standard output and error accept every character, and replaces streams that the caller closed (`>&-`)."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -112,29 +90,18 @@ def _reader_left(stream: int) -> bool:
 class _Interrupts:
     """The interrupt handler of this process. Interrupts within `ONE_INTERRUPT_S` count as one, because `timeout` and
     shells signal both a process and its process group.
-
-    What a terminal or SLURM sends to a whole group comes twice, the second time from the supervisor and perhaps late: a
-    forwarded signal counts once there were more of them than of the others.
     """
 
     def __init__(self) -> None:
-        self.ending_s = -math.inf
-        self.number = 0
-        """Number of interrupts so far."""
+        self.last_s = self.ending_s = -math.inf
         self.counted: list[float] | None = None
         """Times of interrupts while they are counted; None while an interrupt raises `KeyboardInterrupt`."""
-        self._received = dict.fromkeys((False, True), 0)
-        self._last_s = dict.fromkeys(self._received, -math.inf)
 
-    def __call__(self, number: int, *_: object) -> None:
-        now_s, is_forwarded = time.monotonic(), number == FORWARDED
-        if now_s - self._last_s[is_forwarded] < ONE_INTERRUPT_S:
+    def __call__(self, *_: object) -> None:
+        now_s = time.monotonic()
+        if now_s - self.last_s < ONE_INTERRUPT_S:
             return
-        self._last_s[is_forwarded] = now_s
-        self._received[is_forwarded] += 1
-        if (number_of_all := max(self._received.values())) == self.number:
-            return
-        self.number = number_of_all
+        self.last_s = now_s
         if self.counted is None:
             raise KeyboardInterrupt
         self.counted.append(now_s)
@@ -146,37 +113,24 @@ _interrupts = _Interrupts()
 @contextlib.contextmanager
 def interruptible() -> Generator[None]:
     """Makes SIGTERM and a closed terminal raise `KeyboardInterrupt` as Ctrl-C does, except under `nohup`."""
-    before = _take_signals()
+    terminals = [stream for stream in (1, 2) if os.isatty(stream)]
+
+    def hang_up(*_: object) -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the shell may send a second SIGHUP after the kernel's
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for stream in terminals:  # writing to the closed terminal would raise an error and end the command early
+            os.dup2(nowhere, stream)
+        _interrupts()
+
+    before = {signal.SIGTERM: signal.signal(signal.SIGTERM, _interrupts)}
+    for number, handler in ((signal.SIGINT, _interrupts), (signal.SIGHUP, hang_up)):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            before[number] = signal.signal(number, handler)
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _take_signals() -> dict[int, Any]:
-    """Sets the handlers of interrupts and returns those before them."""
-    terminals = [stream for stream in (1, 2) if os.isatty(stream)]
-
-    def hang_up(number: int, *_: object) -> None:
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the shell may send a second SIGHUP after the kernel's
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        for stream in terminals:  # writing to the closed terminal would raise an error and end the command early
-            os.dup2(nowhere, stream)
-        _interrupts(number)
-
-    before: dict[int, Any] = {}
-    for number, handler in (
-        (FORWARDED, _interrupts), (signal.SIGTERM, _interrupts), (signal.SIGINT, _interrupts), (signal.SIGHUP, hang_up)
-    ):  # fmt: skip
-        if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
-            before[number] = signal.signal(number, handler)
-    return before
-
-
-def interruptions() -> int:
-    """Returns the number of interrupts of this process so far."""
-    return _interrupts.number
 
 
 @contextlib.contextmanager
@@ -246,8 +200,9 @@ def ends_when_interrupted(end: Callable[[], None] = leave) -> Generator[None]:
 
 
 def _watch_signals(reading: int, end: Callable[[], None]) -> None:
+    ending_signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     while numbers := os.read(reading, 64):  # empty after the other end is closed
-        if any(number in (FORWARDED, *ENDING) for number in numbers):
+        if any(number in ending_signals for number in numbers):
             began_s = time.monotonic()
             while (remaining_s := max(began_s, _interrupts.ending_s) + INTERRUPT_S - time.monotonic()) > 0:
                 time.sleep(remaining_s)

@@ -19,10 +19,10 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from platform.cluster.supervisor import supervise
 from platform.common.command import exit_code_of
 from platform.common.json_form import print_json
 from platform.common.options import CommandParser
+from platform.common.signals import exit_with
 from platform.plan.answered import answered
 from platform.plan.plan_options import PlanOptions
 from platform.report.markdown import MarkdownConsole
@@ -54,4 +54,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    supervise(main)
+    exit_with(main)

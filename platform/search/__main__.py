@@ -11,11 +11,11 @@ import textwrap
 from collections.abc import Sequence
 
 import search_spaces
-from platform.cluster.supervisor import supervise
 from platform.common.command import exit_code_of
 from platform.common.errors import InputError
 from platform.common.options import CommandParser
 from platform.common.progress import Progress
+from platform.common.signals import exit_with
 from platform.search.setup.options import SearchOptions, with_command
 from platform.search.setup.training_file import with_training_file
 
@@ -69,4 +69,4 @@ def parse(argv: Sequence[str]) -> SearchOptions:
 
 
 if __name__ == "__main__":
-    supervise(main)
+    exit_with(main)

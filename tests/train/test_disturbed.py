@@ -107,7 +107,7 @@ def test_a_training_whose_raylet_dies_says_so(folder: Path):
             child.kill()
     assert process.wait() == 3
     message = (folder / "raylet.err").read_text()
-    assert "(raylet)" in message and "the same command resumes the training" in message
+    assert "raylet) at 127.0.0.1:" in message and "the same command resumes the training" in message
 
 
 def test_twenty_random_kills_of_workers_leave_the_undisturbed_losses(folder: Path, undisturbed: list[float]):

@@ -233,12 +233,8 @@ class Session:
         """Sends Ctrl-C, as a terminal does, to the whole process group."""
         os.killpg(self.process.pid, signal.SIGINT)
 
-    def driver(self) -> psutil.Process:
-        """Returns the process below the command's supervisor, which holds its Ray."""
-        return psutil.Process(self.process.pid).children()[0]
-
     def kill(self) -> None:
-        """Sends SIGKILL to the supervisor, with which the driver dies: they can print and write nothing more."""
+        """Sends SIGKILL to the driver alone: it can print and write nothing more."""
         self.process.kill()
 
     def end(self) -> Ended:

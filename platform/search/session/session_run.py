@@ -17,12 +17,11 @@ from platform.cluster import head, leftovers
 from platform.cluster.nodes import ClusterHandle
 from platform.cluster.probing import probe_store
 from platform.cluster.probing.choices import link_sentence
-from platform.cluster.supervisor import resumes_by
 from platform.common import checkout
 from platform.common.errors import ClusterError
 from platform.common.output import print_line
 from platform.common.signals import INTERRUPT_S, INTERRUPTED, ends_when_interrupted
-from platform.report.endings import RESUME, command_for, last_ending, verdict
+from platform.report.endings import last_ending, verdict
 from platform.report.follow import followed
 from platform.search.loop import start_timeout
 from platform.search.loop.budget import Budget
@@ -113,7 +112,6 @@ class SessionRun:
         from platform.search.loop import tune  # imports Ray, which reads at import the settings that `connected` made
 
         study = self.study
-        resumes_by(f"what was measured is kept: go on with {command_for(RESUME, study.path)}")
         leftovers.write_note(study.path, tune.note_of(is_local=self.handle.is_local, scratch=scratch))
         if self._leftover and (remark := tune.sweep(self._leftover)):
             print_line(remark)
