@@ -73,7 +73,7 @@ class _ExpertsCosts(DenseCosts):
         moved_back = casts + scores * ROUTING_BYTES["score_backward"]
         bandwidth = c.bandwidth * BANDWIDTH_SHARE
         # Weights are broadcast over rows, and embedding bags sum them, without vectorised loads (ATen,
-        # `EmbeddingBag.cu`): two values for each of a row in each pass.
+        # EmbeddingBag.cu): two values for each of a row in each pass.
         alone = np.where(c.parts("experts") > 1, 2 * rows * c.hidden / (c.units * UNIT_VALUES), 0.0)
         kernels = np.where(c.grouped_experts > 0, self.further_launches(c), 0.0)
         sorts = np.where(c.grouped_experts > 0, SORTS["own"], 0.0)
@@ -149,7 +149,7 @@ class _ExpertsCosts(DenseCosts):
         activation budget. It takes the first set that is smaller than the budget: without its rules against longer
         recomputation, then without its list of recomputable operations. Products that it counts as intensive are kept
         in either; grouped ones, cuDNN's and flexible attention are none of these (torch 2.11 and 2.13,
-        `functorch/partitioners.py`: `choose_saved_values_set`, `compute_intensive_ops`).
+        functorch/partitioners.py: choose_saved_values_set, compute_intensive_ops).
         """
         room = c.budget * (everything - block_input)
         compiled = (c.budget < 1) & _is_fused(c) & (c.own_mesh > 0) & (c.grouped_experts > 0) & (c.flash > 0)

@@ -220,7 +220,7 @@ def test_an_index_that_does_not_fit_its_files(tmp_path: Path) -> None:
     assert "has format 2, this version reads format 1" in sentence(index.replace('"format": 1', '"format": 2'))
     assert "is no index of token files" in sentence(index[:-20])
     (out / "tokens-000000.parquet").unlink()
-    assert "cannot read" in sentence(index)
+    assert "cannot be read" in sentence(index)
 
 
 @pytest.mark.parametrize(
