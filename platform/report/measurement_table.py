@@ -105,6 +105,7 @@ _CELLS: dict[str, Callable[[MeasuredRow], Any]] = {
     "experts": lambda row: _model("num_experts")(row) or None,
     "top_k": lambda row: _model("experts_per_token")(row) or None,
     "shared_ffn": lambda row: _model("shared_ffn_size")(row) or None,
+    "head_dim": lambda row: _model("head_width")(row) or None,
     "vocab": _model("vocab_size"),
     "seq_len": lambda row: row.run.recipe.seq_len,
     "gpu": lambda row: (row.run.conditions or row.header.cluster).device,
@@ -147,7 +148,7 @@ _NAMES = (
     "tp,pp,cp,dp,strategy,micro_batch,grad_accum,global_batch,activation_ckpt,precision,flash_attention,iter_time_s,"
     "tokens_per_s_per_gpu,tflops_per_gpu,mfu,hfu,peak_mem_gb,status,vp,ep,seq_parallel,derived,notes,recipe,engine,"
     "optimizer,state_precision,grad_sync,offload,attention,loss,compile,compression,cap_gib,outcome,peak_reserved_gib,"
-    "layout_id,compile_s,experts,top_k,shared_ffn,adapter,lora_targets"
+    "layout_id,compile_s,experts,top_k,shared_ffn,adapter,lora_targets,head_dim"
 )
 HEADER = tuple(dict.fromkeys((*_NAMES.split(","), *MODEL_PARALLEL)))
 """The columns in order. Published tables have those before `recipe`."""
@@ -166,6 +167,7 @@ _OF_RECIPE = frozenset(
             "experts",
             "top_k",
             "shared_ffn",
+            "head_dim",
             "vocab",
             "seq_len",
             "precision",
