@@ -286,7 +286,7 @@ class Guided(Generic[C]):
             rank = rank + np.log(np.maximum(fits, 1e-12))
         chosen = _first(np.where(worth, rank, -np.inf), start) if ordered else int(np.argmax(rate))
         if ordered and measured:
-            # at learned rates of links a layout may be hopeless that the plan had first
+            # At learned rates of links the first layout of the plan may be hopeless.
             near = np.flatnonzero(pays & (-points.log_step_s[front] > reference - UNKNOWN_LEAD))
             running = [owner for owner in self._running if self._points.group[self._first[owner]] == group]
             due = self._order.due(group, front[near], running)
