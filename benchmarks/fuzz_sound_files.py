@@ -33,7 +33,7 @@ def write_sound(folder: Path, training: Sequence[str]) -> None:
         (folder / path).write_text(data if isinstance(data, str) else json.dumps(data), encoding="utf-8")
 
     put("model/config.json", CONFIG)
-    put("weights/config.json", {**CONFIG, "n_layer": 1})
+    put("weights/config.json", {**CONFIG, "n_layer": 1, "n_embd": 16, "n_head": 2, "n_inner": 64})
     put("weights/model.safetensors.index.json", {"weight_map": {"a": "model.safetensors"}})
     put("space.py", SPACE.format(**{name: repr(value) for name, value in FIELDS.items()}))
     for name in ("text.txt", "text.md"):
