@@ -62,6 +62,44 @@ def test_memory_of_two_sizes_names_the_largest(last: int, bend: float) -> None:
         assert len(tried) <= (5 if not bend and fits <= 100 else 4 + 2 * last.bit_length()), (fits, tried)
 
 
+@pytest.mark.parametrize("sizes", [SIZES, (5,), (1, 2), tuple(2**n for n in range(8))])
+def test_the_likely_size_is_tried_first(sizes: tuple[int, ...]) -> None:
+    """Checks that any likely size leads to the right answer, and a right one to no other size but the next."""
+    points = tuple(BatchPoint(micro_batch=size, grad_accum=1) for size in sizes)
+    for fits in (0, *sizes):
+        for likely in (1, *sizes, 10**6):
+            tried: list[int] = []
+
+            def runs(batch: BatchPoint, fits: int = fits, tried: list[int] = tried) -> Run:
+                tried.append(batch.micro_batch)
+                return _run(Outcome.OK if batch.micro_batch <= fits else Outcome.OOM)
+
+            answer = largest(runs, points, likely=likely)
+            assert answer.fitting == tuple(point for point in points if point.micro_batch <= fits)
+            assert tried[0] == max((size for size in sizes if size <= likely), default=sizes[0])
+            assert len(set(tried)) == len(tried) <= 2 + 2 * len(sizes).bit_length()
+            if likely == fits == sizes[-1]:
+                assert tried == [fits]
+
+
+def test_slow_starts_end_at_the_predicted_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checks that a command whose start takes a minute is not measured at the size that happened to be tried last."""
+    now_s = [0.0]
+    monkeypatch.setattr("trainers.commands.largest.time", SimpleNamespace(monotonic=lambda: now_s[0]))
+
+    def compiled(batch: BatchPoint) -> Run:
+        now_s[0] += 61.0
+        return _run(Outcome.OK, peak_gib=4.0 + batch.micro_batch)
+
+    answer = largest(compiled, _points(SIZES), capacity_gib=13.0)
+    assert [point.micro_batch for point in answer.fitting] == [1, 2, 3, 4, 6, 8] and answer.untried == 24
+    everything = largest(compiled, _points(SIZES), capacity_gib=40.0)
+    assert everything.fitting == _points(SIZES) and not everything.untried
+    left = iter([True, False])
+    hurried = largest(compiled, _points(SIZES), capacity_gib=13.0, limit_s=1e9, has_time=lambda: next(left))
+    assert [point.micro_batch for point in hurried.fitting] == [1, 2] and hurried.untried == 24
+
+
 def test_a_failure_ends_it_and_time_does_with_a_remark(monkeypatch: pytest.MonkeyPatch) -> None:
     ends = {1: Outcome.OK, 2: Outcome.OK, 4: Outcome.FAILED}
     answer = largest(lambda batch: _run(ends[batch.micro_batch]), _points(SIZES))
@@ -80,7 +118,7 @@ def test_a_failure_ends_it_and_time_does_with_a_remark(monkeypatch: pytest.Monke
 
     late = largest(slow, _points(SIZES), limit_s=30.0)
     assert [point.micro_batch for point in late.fitting] == [1, 2]
-    assert late.remark.endswith("micro-batches from 3 to 24 were not tried, and may fit")
+    assert late.remark.endswith("micro-batches from 3 to 24 were not tried, and may fit") and late.untried == 24
 
     untimely = largest(lambda batch: _run(Outcome.OK), _points(SIZES), has_time=lambda: False)
     assert [point.micro_batch for point in untimely.fitting] == [1] and untimely.remark

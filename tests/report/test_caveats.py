@@ -79,6 +79,13 @@ def test_a_sound_result_has_no_caveat() -> None:
     assert "Caveats" not in page([result]) and "Caveats" not in as_markdown(result)
 
 
+def test_sizes_that_were_not_tried_are_named() -> None:
+    hurried = measurement(on=UNTRIED, micro_batch=2, tokens_per_s=9.0, untried_micro_batch=128)
+    result = result_of([*SOUND, hurried], planned(in_plan(BEST), in_plan(PLAIN), in_plan(UNTRIED)), *GATED)
+    (caveat,) = result.of_study[0].caveats
+    assert caveat.name == "few tried" and f"{UNTRIED.label} (above 2, up to 128)" in caveat.sentence
+
+
 def test_the_page_on_results_explains_every_caveat() -> None:
     pages = Path(__file__).parents[2] / "docs" / "results.md"
     assert [name for name in DECLARED if f"| {name} |" not in pages.read_text(encoding="utf-8")] == []

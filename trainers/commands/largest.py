@@ -35,12 +35,15 @@ class LargestFound:
     """The run at the smallest failed size; None if all fit."""
     remark: str = ""
     """A clause on a doubt about the answer; empty if there is none."""
+    untried: int = 0
+    """The largest micro-batch that was not tried and may fit; 0 if there is none."""
 
 
 def largest(
     runs: Callable[[BatchPoint], Run],
     points: Sequence[BatchPoint],
     *,
+    likely: int | None = None,
     capacity_gib: float | None = None,
     limit_s: float = LIMIT_S,
     has_time: Callable[[], bool] = lambda: True,
@@ -49,8 +52,9 @@ def largest(
 
     Sizes are doubled until one does not fit, then bisected. If a device holds `capacity_gib`, the line through the
     memory of two fitting sizes predicts the largest one, which is tried next with the one above it, so that few sizes
-    are tried. Any failure but lack of memory ends the search at once; `limit_s` and the end of `has_time` end it when a
-    size fits.
+    are tried. The `likely` answer is tried first, because a start may take minutes; if it does not fit, sizes are
+    halved until one does. Any failure but lack of memory ends the search at once; `limit_s` and the end of `has_time`
+    end it when a size fits. After `limit_s` the answer is the line's if there is one.
     """
     began_s = time.monotonic()
     low, high = -1, len(points)
@@ -59,13 +63,21 @@ def largest(
     while high - low > 1 and (ended is None or ended.run.outcome is Outcome.OOM):
         took_s = time.monotonic() - began_s
         if low >= 0 and (took_s > limit_s or not has_time()):
-            after = f"after {limit_s:.0f} s" if took_s > limit_s else "for want of time in the budget"
+            is_late = took_s > limit_s
+            after = f"after {limit_s:.0f} s" if is_late else "for want of time in the budget"
             first, last = points[low + 1].micro_batch, points[high - 1].micro_batch
             sizes = f"micro-batch {first} was" if first == last else f"micro-batches from {first} to {last} were"
-            remark = f"{after} {sizes} not tried, and may fit"
-            return LargestFound(fitting=tuple(points[: low + 1]), ended=ended, remark=remark)
+            # A wrong prediction costs one more run, for which the budget may have no time.
+            most = _most(held, capacity_gib) if is_late else None
+            assumed = max(low + 1, sum(point.micro_batch <= (most or 0) for point in points[:high]))
+            return LargestFound(
+                fitting=tuple(points[:assumed]),
+                ended=ended,
+                remark=f"{after} {sizes} not tried, and may fit",
+                untried=last if assumed < high else 0,
+            )
         most = _most(held, capacity_gib)
-        index = _next(points, low, high, most, bisects=ended is not None)
+        index = _next(points, low, high, most, likely, bisects=ended is not None)
         batch, run = points[index], runs(points[index])
         if most is not None and (batch.micro_batch <= most) != (run.outcome is Outcome.OK):
             held.clear()  # memory is not linear
@@ -89,12 +101,17 @@ def _most(held: Sequence[tuple[int, float]], capacity_gib: float | None) -> floa
     return more + (capacity_gib - more_gib) / slope_gib if slope_gib > 0 else None
 
 
-def _next(points: Sequence[BatchPoint], low: int, high: int, most: float | None, *, bisects: bool) -> int:
+def _next(
+    points: Sequence[BatchPoint], low: int, high: int, most: float | None, likely: int | None, *, bisects: bool
+) -> int:
     """Returns the index of the next size to try between `low` and `high`: the largest one up to `most`, or the next one
-    if there is none. Without `most` it is the middle, or the first that is at least twice the size at `low`.
+    if there is none. Without `most` it is the middle, or the first that is at least twice the size at `low`. Until one
+    fits it is the `likely` one, then the first of at most half the size at `high`; without `likely` the smallest, since
+    none fits if that does not.
     """
-    if low < 0:  # the smallest: where it does not fit none does
-        return 0
+    if low < 0:
+        sought = (likely or 0) if high == len(points) else points[high].micro_batch // 2
+        return max((i for i in range(high) if points[i].micro_batch <= sought), default=0)
     sizes = range(low + 1, high)
     if most is not None:
         return max((i for i in sizes if points[i].micro_batch <= most), default=low + 1)

@@ -124,6 +124,8 @@ class Job:
     """Whether its first batch point runs even if it is too late to start one."""
     finds_largest: bool = False
     """Whether to search a command's batch points for the largest that fits, and measure only this point."""
+    likely_largest: int | None = None
+    """The micro-batch to try first in that search, where another layout's answer is known."""
     tries_misfit: bool = False
     """Whether to run a batch point although it is predicted not to fit."""
     cap_gib: float | None = None

@@ -83,6 +83,8 @@ class Measurement:
     """Reason why it is not `ok`, in one sentence; empty if it is."""
     remark: str = ""
     """Reason to doubt the figures of a command's run, as a clause; empty if there is none."""
+    untried_micro_batch: int = 0
+    """The largest micro-batch of a command that was not tried for want of time, and may fit; 0 if there is none."""
     phase: str = ""
     """The phase in which it ended: "init", "forward_backward", "optimizer"."""
     rank: int | None = None

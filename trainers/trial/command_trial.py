@@ -1,5 +1,6 @@
 """A trial of a user's command: a task runs it for each batch point, in processes of its own."""
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -7,7 +8,7 @@ from typing import Any, TypeVar
 
 import ray
 
-from trainers.commands.largest import largest, short_run
+from trainers.commands.largest import LargestFound, largest, short_run
 from trainers.commands.run import PointRun, Run, Starter, follow, on_this_node
 from trainers.measuring.ladder import is_hopeless
 from trainers.records.job import Job
@@ -80,6 +81,7 @@ class _CommandTrial:
         answer = largest(
             lambda batch: self._timed(batch, lambda: short_run(self._job, self._start, batch)),
             self._job.rungs,
+            likely=self._job.likely_largest,
             capacity_gib=cluster.device_memory_gib if cluster.device_kind == "cuda" else None,
             has_time=lambda: self._has_time(runs=2),  # one to find the size, one to measure it
         )
@@ -88,7 +90,8 @@ class _CommandTrial:
         for batch in reversed(answer.fitting):
             if not self._job.runs_one and not self._has_time():
                 return "interrupted", OUT_OF_TIME
-            measured = self._measured(batch, remark=answer.remark)
+            measured = self._measured(batch, answer)
+            answer = dataclasses.replace(answer, remark="", untried=0)  # for the size above this one
             if measured.outcome in _FAILURES:
                 return "failed", measured.reason
             if measured.outcome is not Outcome.OOM:
@@ -102,12 +105,13 @@ class _CommandTrial:
         """Returns whether `runs` runs, each as long as the longest so far, end before the time budget."""
         return time.monotonic() + runs * self._longest_s <= self._stop_at_s
 
-    def _measured(self, batch: BatchPoint, remark: str = "") -> Measurement:
-        """Runs the command at the batch point; returns the recorded measurement."""
+    def _measured(self, batch: BatchPoint, found: LargestFound | None = None) -> Measurement:
+        """Runs the command at the batch point, if that was `found` to be the largest; returns the recorded measurement."""
         point = PointRun(self._job, self._start, batch, self._tick)
         run, figures = self._timed(batch, point.measured)
-        if remark and run.outcome in TIMED:
-            figures["remark"] = ", and ".join(filter(None, (figures["remark"], remark)))
+        if found and found.remark and run.outcome in TIMED:
+            figures["remark"] = ", and ".join(filter(None, (figures["remark"], found.remark)))
+            figures["untried_micro_batch"] = found.untried
         return self._record(self._of_run(batch, run, figures))
 
     def _timed(self, batch: BatchPoint, work: Callable[[], T]) -> T:

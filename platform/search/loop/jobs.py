@@ -22,6 +22,7 @@ from trainers.records.job import Job, MemoryPoint, Timing
 from trainers.records.measurement import TIMED, Measurement, Outcome
 from trainers.spec.batch import BatchPoint, divides
 from trainers.spec.cluster import Cluster
+from trainers.spec.workload import flags_of
 
 GATE_MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
 """Micro-batches considered for the reference of a numerics gate, which has no rungs."""
@@ -114,6 +115,7 @@ def make_job(
         predicted_gib=_predicted(ladder, settings) if race else (),
         runs_one=runs_one,
         finds_largest=candidate.finds_largest and final is None,
+        likely_largest=_likely_largest(candidate, history) if candidate.finds_largest else None,
         tries_misfit=race
         and settings.tries_misfit
         and all(measurement.outcome is not Outcome.OOM for measurement in history.measurements),
@@ -131,6 +133,18 @@ def make_job(
         hang_floor_s=settings.hang_floor_s,
         first_step_s=settings.first_step_s,
     )
+
+
+def _likely_largest(candidate: Candidate, history: History) -> int | None:
+    """Returns the largest micro-batch of the most similar layout that has an answer; None without one."""
+    flags = flags_of(candidate.layout.flags).items()
+    found = [
+        measurement
+        for measurement in history.of_recipe(candidate.recipe.id)
+        if measurement.outcome in TIMED and not measurement.repeat and not measurement.untried_micro_batch
+    ]
+    alike = max(found, key=lambda one: len(flags & flags_of(one.layout.flags).items()), default=None)
+    return alike.batch.micro_batch if alike else None
 
 
 def _incumbent(recipe_id: str, history: History) -> Measurement | None:

@@ -71,9 +71,17 @@ def _predicted(evidence: Evidence) -> str:
 
 
 def _few_tried(evidence: Evidence) -> str:
-    if evidence.coverage is None or not evidence.coverage.not_tried or not evidence.coverage.num_tried:
-        return ""
-    return f"{evidence.coverage.words} were tried, and another one may be faster"
+    coverage, reasons = evidence.coverage, list[str]()
+    if coverage is not None and coverage.not_tried and coverage.num_tried:
+        reasons.append(f"{coverage.words} were tried, and another one may be faster")
+    if short := [run for point in evidence.points if (run := point.main_run).untried_micro_batch]:
+        named = ", ".join(
+            f"{run.layout.label} (above {run.batch.micro_batch}, up to {run.untried_micro_batch})"
+            for run in short[:_MOST_NAMED]
+        )
+        more = f" and {len(short) - _MOST_NAMED} more" if len(short) > _MOST_NAMED else ""
+        reasons.append(f"larger micro-batches were not tried for want of time, and may be faster: {named}{more}")
+    return "; ".join(reasons)
 
 
 def _not_repeated(evidence: Evidence) -> str:

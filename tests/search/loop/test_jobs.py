@@ -1,6 +1,7 @@
 """A trial's job made from the study: the micro-batch of a numerics gate's reference."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,17 +10,43 @@ import search_spaces
 from platform.search.loop.jobs import TrialSettings, gate_micro_batch_of, make_job, predicted_gib
 from platform.study.history import History
 from search_spaces.candidate import Candidate
+from search_spaces.command import space_of_command
 from tests.samples import header, measurement
 from trainers.records.job import GateSize, Job, Timing, gate_batch
 from trainers.records.journal import Measured, Peak
 from trainers.records.measurement import Outcome
 from trainers.spec.cluster import Cluster
 from trainers.spec.layout import Layout
+from trainers.spec.workload import flags_of
 
 H200 = Cluster(device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8, devices_per_node=1, capability=(9, 0))
 SETTINGS = TrialSettings(
     cluster=H200, cpus_per_worker=1.0, recorder="none", commit="0", cap_gib=None, timing=Timing(), rules=None
 )
+
+
+def test_the_largest_size_is_sought_near_that_of_the_most_similar_layout(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    words = ("python", "train.py", "{micro_batch=max}", "{grad_accum}", "{ckpt=true,false}", "{compile=true,false}")
+    space = space_of_command(words, folder=tmp_path, tokens_per_step=1024, seq_len=1)
+    (first, *others), _ = space.candidates(1)
+
+    def likely(*sizes: int | None, **figures: Any) -> int | None:
+        rows = [
+            measurement(on=other.layout, recipe=first.recipe, micro_batch=size, tokens_per_s=None, **figures)
+            for other, size in zip(others, sizes, strict=False)
+            if size
+        ]
+        lines = [Measured(at="2026-11-22T00:00:00+00:00", measurement=row) for row in rows]
+        job = make_job(
+            first, first.batch_points(), None, history=History(lines), settings=SETTINGS, stop_at_s=None
+        )  # fmt: skip
+        return job.likely_largest
+
+    alike = [len(flags_of(first.layout.flags).items() & flags_of(other.layout.flags).items()) for other in others]
+    assert alike == [1, 1, 0]
+    assert (likely(), likely(None, None, 64), likely(8, None, 64)) == (None, 64, 8)
+    assert likely(8, outcome=Outcome.OOM) is likely(8, untried_micro_batch=32) is None
 
 
 def reference(space: str) -> Candidate:
