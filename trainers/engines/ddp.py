@@ -196,6 +196,9 @@ class DdpEngine(TorchEngine):
             return False
         return bool(self._graphs.exchanging) if self._steps_of_shape > 1 else None
 
+    def forget_graphs(self) -> None:
+        self._shape = torch.Size()
+
     def close(self) -> None:
         super().close()
         if self._graphs is not None:

@@ -119,6 +119,17 @@ class HasModels(Protocol):
         ...
 
 
+@runtime_checkable
+class ReplaysGraphs(Protocol):
+    """Replays graphs of earlier steps. Their private memory is not counted as allocated at a replay."""
+
+    def forget_graphs(self) -> None:
+        """Launches the next step kernel by kernel, so that its peak of allocated memory is complete, and captures anew
+        after it.
+        """
+        ...
+
+
 class Engine(HasTrainingState, HasSettings, HasLogits, HasModels, Protocol):
     """An engine with every ability, ready to train."""
 

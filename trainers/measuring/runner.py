@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from trainers.data import Source, sample_indices
-from trainers.engines.stepper import Stepper, marks_micro_steps
+from trainers.engines.stepper import ReplaysGraphs, Stepper, marks_micro_steps
 from trainers.marks.step import StepResult
 from trainers.measuring.device import AllocatorPeak
 from trainers.measuring.host_load import HostSampled
@@ -25,6 +25,8 @@ class StepRunner:
     def __init__(self, context: RunContext, engine: Stepper, source: Source, batch: BatchPoint) -> None:
         self._c = context
         self._engine = engine
+        if isinstance(engine, ReplaysGraphs):  # the numerics gate may have captured steps of this shape
+            engine.forget_graphs()
         self._source = source
         self._batch = batch
         self._step = 0
