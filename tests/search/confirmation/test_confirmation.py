@@ -35,8 +35,11 @@ RULES = ConfirmationRules(repeats=0, gate=GateSize(steps=20, sequences=32))
 COSTS = ConfirmationCosts(start_s=20.0, trial_s=70.0, timing=Timing())
 SPEED = 20 * 32 * 2048 / 50.0
 """Tokens/s at which the gate takes 50 s; the reference's is taken to be 2.5 times slower."""
-RUN_S, GATE_S, REFERENCE_S = 20 + 28 + 80.0, 50.0, 20 + 28 + 125.0
-"""Start, warm-up and four steps of 20 s; the gate's steps in that trial; start, warm-up and the reference's gate."""
+SKETCHING_S = 1.4 * RECIPE.model.num_parameters / 1e9 / FUSED.world_size
+RUN_S, GATE_S, REFERENCE_S = 20 + 28 + 80.0, 50.0 + SKETCHING_S, 20 + 125.0 * 21 / 20 + SKETCHING_S
+"""Start, warm-up and four steps of 20 s; the gate's steps in that trial; start and the reference's gate of one step
+more.
+"""
 ALONE_S = 20 + 28 + GATE_S
 """The winner's gate in a trial of its own."""
 ALL_S = RUN_S + GATE_S + REFERENCE_S
@@ -162,8 +165,8 @@ def test_a_reference_is_given_only_where_it_fits() -> None:
 
 def test_a_reference_that_ran_is_estimated_at_its_own_speed() -> None:
     history = after(ran(), ran(PLAIN, speed=SPEED / 2))
-    assert kind(confirmation(history).next(ENOUGH_S - 1.1 * 25, COSTS)) == "run with gate"
-    assert kind(confirmation(history).next(ENOUGH_S - 1.1 * 26, COSTS)) == "run"
+    assert kind(confirmation(history).next(ENOUGH_S - 1.1 * 26, COSTS)) == "run with gate"
+    assert kind(confirmation(history).next(ENOUGH_S - 1.1 * 27, COSTS)) == "run"
 
 
 def test_a_winner_that_ran_without_its_gate_has_it_alone_in_a_later_session() -> None:
