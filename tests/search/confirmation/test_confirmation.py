@@ -31,7 +31,8 @@ CANDIDATES = tuple(
 )
 ALONE = CANDIDATES[:2]
 """The candidates of one recipe."""
-RULES = ConfirmationRules(repeats=0, gate=GateSize(steps=20, sequences=32))
+GATE = GateSize(steps=20, sequences=32)
+RULES = ConfirmationRules(repeats=0, gate=GATE)
 COSTS = ConfirmationCosts(start_s=20.0, trial_s=70.0, timing=Timing())
 SPEED = 20 * 32 * 2048 / 50.0
 """Tokens/s at which the gate takes 50 s; the reference's is taken to be 2.5 times slower."""
@@ -169,6 +170,16 @@ def test_a_reference_that_ran_is_estimated_at_its_own_speed() -> None:
     assert kind(confirmation(history).next(ENOUGH_S - 1.1 * 27, COSTS)) == "run"
 
 
+def test_a_compiled_reference_compiles_once_more() -> None:
+    """Checks one that compiled in its trial's first rung, and one in a later rung, where it takes half as long."""
+    first = dataclasses.replace(ran(PLAIN), startup_s=1.0, compile_s=10.0)
+    plain_s, first_s, later_s = (
+        COSTS.reference_gate_s(GATE, ran(), reference)
+        for reference in (ran(PLAIN), first, dataclasses.replace(first, startup_s=None))
+    )
+    assert (first_s, later_s) == pytest.approx((plain_s + 10, plain_s + 20))
+
+
 def test_a_winner_that_ran_without_its_gate_has_it_alone_in_a_later_session() -> None:
     history = after(ran(), ran(repeat=1))
     assert kind(confirmation(history).next(1.1 * (ALONE_S + REFERENCE_S) - 1, COSTS)) == "nothing"
@@ -278,6 +289,7 @@ OVERTAKEN = (ran(), ran(PLAIN, speed=0.98 * SPEED), ran(repeat=1, speed=0.97 * S
         (BARE, (ran(),), 14 + RUN_S),
         (BARE, OVERTAKEN, 14 + RUN_S),
     ],
+    ids=["run with gate", "gate", "reference", "reference and run", "run", "overtaken"],
 )
 def test_what_is_left_out_is_told_with_the_seconds_that_it_takes(
     rules: ConfirmationRules, entries: tuple[Measurement | GateCurves, ...], seconds: float, wording: Wording
