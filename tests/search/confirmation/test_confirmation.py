@@ -131,7 +131,9 @@ def test_a_point_is_held_only_beside_the_gate_that_would_fit_without_it(left_s: 
     ],
 )
 def test_a_winner_has_its_gate_where_there_is_time_for_the_reference_s_too(left_s: float, expected: str) -> None:
+    slowly = dataclasses.replace(COSTS, cold_s=12.0)
     assert kind(confirmation(after(ran())).next(left_s, COSTS)) == expected
+    assert kind(confirmation(after(ran())).next(left_s + 12, slowly)) == expected, "in a session that begins with it"
     assert kind(confirmation(after(ran())).next()) == "run with gate", "without a budget always"
 
 
