@@ -308,6 +308,7 @@ class Confirmation:
             return trial
         best = recipe.best
         assert best is not None, "nothing follows without a winner"
+        left_s -= costs.cold_s
         run_s, gate_s = recipe.need_s(costs)
         if trial.gate:
             gates_left_s = left_s - (self._need_s(costs)[0] - run_s)

@@ -10,6 +10,10 @@ UNKNOWN_SLOWDOWN = 2.5
 """Assumed step time of a reference that has not run, over the winner's. BLOOM-7b1 on an H200: 2.3, eager
 attention and plain loss against flex and chunked (docs/lab/gate.csv#bloom-gated-one.3).
 """
+_SKETCHING_S = 1.4
+"""Seconds of `_sketching_s` for a billion parameters on one device. Qwen3-8B on an H200: 10 and 12 s
+(docs/lab/gate.csv#gate-8b-h200).
+"""
 PROFILED_STEPS = 8
 """Steps of a profiling trial (`trainers.profiling.profiled_steps`), of which the first may compile."""
 
@@ -75,8 +79,24 @@ class ConfirmationCosts:
         return gate.steps * gate.sequences * best.recipe.seq_len / speed if speed else 0.0
 
     def winner_gate_s(self, gate: GateSize, best: Measurement) -> float:
-        """Returns the seconds that the gate adds to the winner's run: its steps, and another compilation."""
-        return self.gate_s(gate, best, measurement=best) + AGAIN * _compile_s(best)
+        """Returns the seconds that the gate adds to the winner's run: its steps, sketches and another compilation."""
+        return self.gate_s(gate, best, measurement=best) + AGAIN * _compile_s(best) + _sketching_s(best)
+
+    def reference_gate_s(self, gate: GateSize, best: Measurement, measurement: Measurement | None) -> float:
+        """Returns the seconds of the reference's gate in processes of its own, with one more step than the winner's.
+
+        Nothing is timed there, so nothing warms up. A reference without a `measurement` has the plainest kernels and
+        is not compiled.
+        """
+        steps_s = self.gate_s(gate, best, measurement) * (gate.steps + 1) / gate.steps
+        return self.start_s + (_compile_s(measurement) if measurement else 0.0) + steps_s + _sketching_s(best)
+
+
+def _sketching_s(best: Measurement) -> float:
+    """Returns the seconds that a gate takes beside its steps: weights sharpened and restored, tensors sketched."""
+    if not best.recipe.has_model:
+        return 0.0
+    return _SKETCHING_S * best.recipe.model.num_parameters / 1e9 / best.layout.world_size
 
 
 def _compile_s(measurement: Measurement) -> float:

@@ -241,7 +241,7 @@ class RecipeConfirmation:
             return 0.0
         reference_points = ranked(measurement for measurement in self.measured if measurement.layout == layout)
         reference_run = reference_points[0].main_run if reference_points else None
-        return costs.ready_s(reference_run or best) + costs.gate_s(self._rules.gate, best, measurement=reference_run)
+        return costs.reference_gate_s(self._rules.gate, best, reference_run)
 
     def _needs_timing(self, best: Measurement) -> bool:
         """Returns whether a winner must be timed once more, apart from gates."""

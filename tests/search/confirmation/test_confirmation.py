@@ -31,12 +31,16 @@ CANDIDATES = tuple(
 )
 ALONE = CANDIDATES[:2]
 """The candidates of one recipe."""
-RULES = ConfirmationRules(repeats=0, gate=GateSize(steps=20, sequences=32))
+GATE = GateSize(steps=20, sequences=32)
+RULES = ConfirmationRules(repeats=0, gate=GATE)
 COSTS = ConfirmationCosts(start_s=20.0, trial_s=70.0, timing=Timing())
 SPEED = 20 * 32 * 2048 / 50.0
 """Tokens/s at which the gate takes 50 s; the reference's is taken to be 2.5 times slower."""
-RUN_S, GATE_S, REFERENCE_S = 20 + 28 + 80.0, 50.0, 20 + 28 + 125.0
-"""Start, warm-up and four steps of 20 s; the gate's steps in that trial; start, warm-up and the reference's gate."""
+SKETCHING_S = 1.4 * RECIPE.model.num_parameters / 1e9 / FUSED.world_size
+RUN_S, GATE_S, REFERENCE_S = 20 + 28 + 80.0, 50.0 + SKETCHING_S, 20 + 125.0 * 21 / 20 + SKETCHING_S
+"""Start, warm-up and four steps of 20 s; the gate's steps in that trial; start and the reference's gate of one step
+more.
+"""
 ALONE_S = 20 + 28 + GATE_S
 """The winner's gate in a trial of its own."""
 ALL_S = RUN_S + GATE_S + REFERENCE_S
@@ -127,7 +131,9 @@ def test_a_point_is_held_only_beside_the_gate_that_would_fit_without_it(left_s: 
     ],
 )
 def test_a_winner_has_its_gate_where_there_is_time_for_the_reference_s_too(left_s: float, expected: str) -> None:
+    slowly = dataclasses.replace(COSTS, cold_s=12.0)
     assert kind(confirmation(after(ran())).next(left_s, COSTS)) == expected
+    assert kind(confirmation(after(ran())).next(left_s + 12, slowly)) == expected, "in a session that begins with it"
     assert kind(confirmation(after(ran())).next()) == "run with gate", "without a budget always"
 
 
@@ -162,8 +168,18 @@ def test_a_reference_is_given_only_where_it_fits() -> None:
 
 def test_a_reference_that_ran_is_estimated_at_its_own_speed() -> None:
     history = after(ran(), ran(PLAIN, speed=SPEED / 2))
-    assert kind(confirmation(history).next(ENOUGH_S - 1.1 * 25, COSTS)) == "run with gate"
-    assert kind(confirmation(history).next(ENOUGH_S - 1.1 * 26, COSTS)) == "run"
+    assert kind(confirmation(history).next(ENOUGH_S - 1.1 * 26, COSTS)) == "run with gate"
+    assert kind(confirmation(history).next(ENOUGH_S - 1.1 * 27, COSTS)) == "run"
+
+
+def test_a_compiled_reference_compiles_once_more() -> None:
+    """Checks one that compiled in its trial's first rung, and one in a later rung, where it takes half as long."""
+    first = dataclasses.replace(ran(PLAIN), startup_s=1.0, compile_s=10.0)
+    plain_s, first_s, later_s = (
+        COSTS.reference_gate_s(GATE, ran(), reference)
+        for reference in (ran(PLAIN), first, dataclasses.replace(first, startup_s=None))
+    )
+    assert (first_s, later_s) == pytest.approx((plain_s + 10, plain_s + 20))
 
 
 def test_a_winner_that_ran_without_its_gate_has_it_alone_in_a_later_session() -> None:
@@ -275,6 +291,7 @@ OVERTAKEN = (ran(), ran(PLAIN, speed=0.98 * SPEED), ran(repeat=1, speed=0.97 * S
         (BARE, (ran(),), 14 + RUN_S),
         (BARE, OVERTAKEN, 14 + RUN_S),
     ],
+    ids=["run with gate", "gate", "reference", "reference and run", "run", "overtaken"],
 )
 def test_what_is_left_out_is_told_with_the_seconds_that_it_takes(
     rules: ConfirmationRules, entries: tuple[Measurement | GateCurves, ...], seconds: float, wording: Wording

@@ -211,9 +211,9 @@ def test_each_budget_that_is_too_short_is_named(make: Make) -> None:
     def sentence(**budget: float) -> str:
         return make(rules=rules, forecast=expected, **budget).time_sentence
 
-    assert sentence(time_s=60.0).endswith("which --time-budget 130 would hold.")
-    assert sentence(gpu_s=120.0).endswith("which --gpu-s 260 would hold.")
-    assert sentence(time_s=60.0, gpu_s=80.0).endswith("which --time-budget 130 and --gpu-s 260 would hold.")
+    assert sentence(time_s=60.0).endswith("which --time-budget 120 would hold.")
+    assert sentence(gpu_s=120.0).endswith("which --gpu-s 240 would hold.")
+    assert sentence(time_s=60.0, gpu_s=80.0).endswith("which --time-budget 120 and --gpu-s 240 would hold.")
     assert "allow about 3 layouts" in sentence(time_s=3600.0)
     assert "allow about 2 layouts" in sentence(time_s=3600.0, max_trials=2)
 
