@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from deepspeed.utils import safe_get_full_fp32_param
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from trainers.engines.deepspeed_library import safe_get_full_fp32_param
 from trainers.engines.settings import plain_name, state_dtype
 from trainers.spec.architectures import architecture_of
 

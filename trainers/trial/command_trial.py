@@ -106,7 +106,7 @@ class _CommandTrial:
         return time.monotonic() + runs * self._longest_s <= self._stop_at_s
 
     def _measured(self, batch: BatchPoint, found: LargestFound | None = None) -> Measurement:
-        """Runs the command at the batch point, if that was `found` to be the largest; returns the recorded measurement."""
+        """Measures the command at the batch point, perhaps `found` to be the largest; returns what was recorded."""
         point = PointRun(self._job, self._start, batch, self._tick)
         run, figures = self._timed(batch, point.measured)
         if found and found.remark and run.outcome in TIMED:

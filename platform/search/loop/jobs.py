@@ -20,9 +20,8 @@ from search_spaces.candidate import Candidate
 from trainers.measuring.ladder import misfits, with_headroom_gib
 from trainers.records.job import Job, MemoryPoint, Timing
 from trainers.records.measurement import TIMED, Measurement, Outcome
-from trainers.spec.batch import BatchPoint, divides
+from trainers.spec.batch import BatchPoint, divides, values_of
 from trainers.spec.cluster import Cluster
-from trainers.spec.workload import flags_of
 
 GATE_MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
 """Micro-batches considered for the reference of a numerics gate, which has no rungs."""
@@ -137,13 +136,16 @@ def make_job(
 
 def _likely_largest(candidate: Candidate, history: History) -> int | None:
     """Returns the largest micro-batch of the most similar layout that has an answer; None without one."""
-    flags = flags_of(candidate.layout.flags).items()
     found = [
         measurement
         for measurement in history.of_recipe(candidate.recipe.id)
         if measurement.outcome in TIMED and not measurement.repeat and not measurement.untried_micro_batch
     ]
-    alike = max(found, key=lambda one: len(flags & flags_of(one.layout.flags).items()), default=None)
+
+    def shared(one: Measurement) -> int:
+        return len(values_of(candidate.layout, one.batch).items() & values_of(one.layout, one.batch).items())
+
+    alike = max(found, key=shared, default=None)
     return alike.batch.micro_batch if alike else None
 
 
