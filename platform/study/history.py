@@ -2,7 +2,6 @@
 
 import copy
 import datetime
-import itertools
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
@@ -74,6 +73,7 @@ class History:
         self.tally = Tally()
         """Figures aggregated over the measurements."""
         self._starts: dict[str, TrialStart] = {}
+        self._finals: dict[str, TrialStart] = {}
         self._ends: dict[str, TrialEnd] = {}
         # Indexed by candidate, because the search looks each candidate up before every trial.
         self._of: defaultdict[str, dict[str, Measurement]] = defaultdict(dict)
@@ -131,6 +131,8 @@ class History:
                 self.profiles.append(entry)
             case TrialStart():
                 self._starts[entry.trial_id] = self._open[entry.trial_id] = entry
+                if entry.is_final:
+                    self._finals[entry.trial_id] = entry
                 self.state = entry.state or (SearchState.CONFIRMING if entry.is_final else SearchState.EXPLORING)
                 self._session_of[entry.trial_id] = self.sessions
                 self._starts_of[key_of_trial(entry)].append(entry)
@@ -207,10 +209,9 @@ class History:
     def trials(self) -> tuple[TrialStart, ...]:
         return tuple(self._starts.values())
 
-    def trials_since(self, number: int) -> tuple[TrialStart, ...]:
-        """Returns the started trials with numbers above `number`, in order."""
-        later = itertools.takewhile(lambda start: _number_of(start.trial_id) > number, reversed(self._starts.values()))
-        return tuple(later)[::-1]
+    def finals_since(self, number: int) -> tuple[TrialStart, ...]:
+        """Returns the started confirmation trials with numbers above `number`, in order."""
+        return tuple(start for start in self._finals.values() if _number_of(start.trial_id) > number)
 
     @property
     def last_trial_number(self) -> int:
@@ -219,9 +220,7 @@ class History:
 
     @property
     def finals_begun(self) -> bool:
-        return any(start.is_final for start in self._starts.values()) or any(
-            measurement.repeat for measurement in self._measurements.values()
-        )
+        return bool(self._finals) or any(measurement.repeat for measurement in self._measurements.values())
 
     @property
     def start_s(self) -> float:

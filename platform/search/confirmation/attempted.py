@@ -7,9 +7,9 @@ from platform.study.keys import key_of_trial
 from trainers.records.journal import TrialStart
 
 
-def attempted_trials(trials: Iterable[TrialStart], history: History) -> tuple[TrialStart, ...]:
+def attempted_trials(finals: Iterable[TrialStart], history: History) -> tuple[TrialStart, ...]:
     """Returns the confirmation trials that the session which ran them must not repeat, whatever their result."""
-    return tuple(trial for trial in trials if trial.is_final and not _runs_again(trial, history))
+    return tuple(trial for trial in finals if not _runs_again(trial, history))
 
 
 def _runs_again(trial: TrialStart, history: History) -> bool:

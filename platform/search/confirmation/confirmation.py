@@ -61,11 +61,9 @@ class Confirmation:
 
     def __init__(self, plan: ConfirmationPlan, history: History) -> None:
         self.plan, self.rules, self.history = plan, plan.rules, history
-        self._new_trials = () if plan.since is None else history.trials_since(plan.since)
-        self._attempted = attempted_trials(self._new_trials, history)
-        self._running = [
-            trial for trial in self._new_trials if trial.is_final and not history.trial_end(trial.trial_id)
-        ]
+        self._new_finals = () if plan.since is None else history.finals_since(plan.since)
+        self._attempted = attempted_trials(self._new_finals, history)
+        self._running = [trial for trial in self._new_finals if not history.trial_end(trial.trial_id)]
         self._recipes = self._of_each(self._attempted)
 
     def _of_each(self, attempted: Sequence[TrialStart]) -> list[RecipeConfirmation]:
@@ -117,7 +115,7 @@ class Confirmation:
             trial = None
             # While ties are open, no point's run at length and gate are known to be worth their time.
             if recipe.unresolved and (recipe.breaks_ties or not recipe.is_running):
-                trial = recipe.tie_break(left_s, costs, {trial.trial_id for trial in self._new_trials})
+                trial = recipe.tie_break(left_s, costs, {trial.trial_id for trial in self._new_finals})
             elif recipe.is_running:
                 trial = self._reference_beside(recipe, left_s, costs)
             else:

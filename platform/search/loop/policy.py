@@ -69,8 +69,6 @@ _ENDINGS: dict[Kind, str] = {
     Kind.UNSTARTED: "did not start",
     Kind.STARVED: "lost their host's memory to a process outside the search",
 }
-RECENT = 1000
-"""Number of last ends considered; a session may have ten thousand."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -179,14 +177,15 @@ def fault(ends: Sequence[Ended], *, num_lanes: int = 1) -> str:
     A layout that dies repeatedly is itself at fault, so dead processes count only if two layouts had them. A node may
     be at fault too: of `num_lanes` trials side by side, those in a row must have had at least half as many places.
     """
-    counted = [end for end in ends[-RECENT:] if end.is_of_cluster or not end.kind.unexplained]
-    row = list(itertools.takewhile(lambda end: end.is_of_cluster, reversed(counted)))
+    counted = (end for end in reversed(ends) if end.is_of_cluster or not end.kind.unexplained)
+    latest = list(itertools.islice(counted, WINDOW))
+    row = list(itertools.takewhile(lambda end: end.is_of_cluster, itertools.chain(latest, counted)))
     is_general = len({end.key for end in row}) > 1 or all(end.kind is not Kind.DIED for end in row)
     if len(row) >= IN_A_ROW and is_general and 2 * len({end.placed for end in row}) >= num_lanes:
         kinds = {end.kind for end in row}
         ending = _ENDINGS[next(iter(kinds))] if len(kinds) == 1 else _ENDINGS[Kind.DIED]
         return f"{len(row)} trials in a row {ending}{_nodes_text(row)}, the last one with: {row[0].reason}"
-    window = counted[-WINDOW:]
+    window = latest[::-1]
     bad = [end for end in window if end.kind is not Kind.RAN]
     if len(bad) >= MOST_OF_WINDOW:
         rate = f"{len(bad)} of the last {len(window)} trials failed"

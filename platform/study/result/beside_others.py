@@ -24,21 +24,22 @@ def beside_others(of_recipe: Sequence[PointRuns]) -> list[PointRuns]:
     of_layout: dict[str, list[Measurement]] = {}  # limits comparisons: a study may have thousands of rows
     for row in rows:
         of_layout.setdefault(row.layout.id, []).append(row)
+    usual = _share_of_others(fastest.search)
     speeds = [
-        (point.derived_tokens_per_s * _possible(row, fastest.search, of_layout[row.layout.id]), point)
+        (point.derived_tokens_per_s * _possible(row, usual, of_layout[row.layout.id]), point)
         for row, point in zip(rows, timed, strict=True)
     ]
     above = [(speed, point) for speed, point in speeds if speed > fastest.derived_tokens_per_s]
     return [point for _, point in sorted(above, key=lambda pair: -pair[0])]
 
 
-def _possible(row: Measurement, fastest: Measurement, of_layout: Iterable[Measurement]) -> float:
+def _possible(row: Measurement, usual: float, of_layout: Iterable[Measurement]) -> float:
     """Returns the factor by which the row might have been faster undisturbed.
 
-    This is 1 unless the row was more disturbed than `fastest`, or its GPUs were less busy than at a smaller micro-batch
-    among the rows `of_layout`.
+    This is 1 unless others took more of its processors than the `usual` share, or its GPUs were less busy than at a
+    smaller micro-batch among the rows `of_layout`.
     """
-    more = _share_of_others(row) - _share_of_others(fastest)
+    more = _share_of_others(row) - usual
     busier = max((_busier(row, other) for other in of_layout), default=1.0)
     return (busier if busier > LESS_BUSY else 1.0) / (1 - min(more, 0.9) if more > BESIDE else 1.0)
 

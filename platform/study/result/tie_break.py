@@ -38,4 +38,6 @@ def unresolved_of(order: Sequence[PointRuns]) -> list[PointRuns]:
 def _far_ahead(point: PointRuns, leader: PointRuns) -> bool:
     """Returns whether the leader is confirmed, the point is not, and its figure is far above the leader's median."""
     median = leader.derived_median or 0.0
-    return bool(leader.runs) and not point.runs and (1 - point.search_margin) * point.derived_tokens_per_s > median
+    if not leader.runs or point.runs or not (1 - DISTURBED) * point.derived_tokens_per_s > median:
+        return False  # the margin is at least DISTURBED, and takes time to compute
+    return (1 - point.search_margin) * point.derived_tokens_per_s > median
