@@ -11,7 +11,8 @@ import pytest
 
 from platform.cluster import leftovers
 from platform.cluster.leftovers import Note, sweep
-from tests.whole_searches.session import ROOT, lives
+from tests.dead_driver import session_of_dead_driver
+from tests.whole_searches.session import lives
 
 HOLD = """
 import sys, time
@@ -86,22 +87,6 @@ def test_shared_memory_of_a_worker_that_is_gone_is_known_by_its_log(tmp_path: Pa
             entry.unlink(missing_ok=True)
 
 
-CLAIM = "from platform.cluster import leftovers; print(leftovers.claim())"
-
-
-def _killed_driver(folder: Path) -> Path:
-    """Returns the folder of a Ray that a dead driver had claimed before it began."""
-    command = [sys.executable, "-c", CLAIM]
-    driver = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, cwd=ROOT, env={**os.environ, **_below(folder)})
-    printed, _ = driver.communicate()
-    assert Path(printed.strip()).is_file()
-    return _session(folder / "ray", f"session_2026_{driver.pid}")
-
-
-def _below(folder: Path) -> dict[str, str]:
-    return {"RAY_TMPDIR": str(folder)}
-
-
 def test_nothing_of_a_ray_that_a_driver_has_started_stays(
     tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,7 +101,7 @@ def test_nothing_of_a_ray_that_a_driver_has_started_stays(
     assert not lives(agent) and (ended / "logs").is_dir() and claim.exists()
     leftovers.end_claimed(claim)
     assert not ended.exists() and not claim.exists()
-    killed, alive = _killed_driver(tmp_path), leftovers.claim()
+    killed, alive = session_of_dead_driver(tmp_path), leftovers.claim()
     running = _session(folder, f"session_3_{ours}")
     orphan, worker = start(killed / "logs" / "agent.log"), start(running / "logs" / "worker.log")
     leftovers.end_abandoned_sessions()
