@@ -33,7 +33,7 @@ _skips_exit_hooks = False
 def exit_with(main: Callable[[], int]) -> NoReturn:
     """Ends the process with the exit code of `main`, silently if the reader of the output closed the pipe (`| head`).
 
-    A signal interrupts `main` (see `interruptible`) and changes nothing after it: Python would give a handled signal its
+    A signal interrupts `main` (see `interruptible`) and changes nothing after it: Python would give a handled one its
     default action again, and then take libraries down for seconds.
 
     The default action of SIGPIPE would do the same as a closed pipe, but would also kill a Ray driver when a socket

@@ -1,4 +1,4 @@
-"""A raylet that is killed ends a command with its sentence and its exit code, which Ray's own end would replace by 1."""
+"""A killed raylet ends a command with its sentence and its exit code, which Ray's own end would replace by 1."""
 
 import os
 import subprocess
