@@ -166,7 +166,7 @@ from platform.common.signals import exit_with
 class Library:
     def end(self, said=print, sleep=time.sleep):  # names of modules are gone by then
         said("ends", flush=True)
-        sleep(1)
+        sleep(0.3)
 
 if sys.argv[1] == "its hooks":
     atexit.register(Library().end)
