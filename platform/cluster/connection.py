@@ -63,6 +63,11 @@ _DRIVER_SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
+_RAYLET_OF_DRIVER = "RAY_RAYLET_PID"
+"""Names the process without which Ray ends this one, at once and with 1, once a message to the raylet fails. Unset, it
+is the parent, which Ray takes for ended if it has the id 1, as in a container or after `nohup` and a closed terminal.
+Named by its own id, this process goes on to its sentence and its exit code.
+"""
 _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """Makes our own Ray listen only on 127.0.0.1, by Ray's setting for systems whose firewalls ask about each port.
 Otherwise Ray listens on every interface, with three metrics pages that need no token.
@@ -100,6 +105,7 @@ def connected(
         ClusterError: Ray could not be started, or the GPUs did not come in time.
     """
     os.environ.update({name: os.environ.get(name, value) for name, value in (_SETTINGS | _DRIVER_SETTINGS).items()})
+    os.environ[_RAYLET_OF_DRIVER] = str(os.getpid())
     target = _address(address)
     if target == "local" and not start:
         yield handle_of([this_machine()], cpu_workers=cpu_workers, driver_ip="127.0.0.1")
@@ -109,21 +115,20 @@ def connected(
     import ray  # after the settings above, which Ray reads at import
     from ray.exceptions import RayError
 
-    sessions = _in_sessions_of_their_own() if local else contextlib.nullcontext()
-    with ends_when_interrupted(), sigterm_restored(), sessions:
-        try:
-            with Progress("starting Ray" if local else f"joining the Ray cluster at {target}"):
-                _patiently(lambda: _start(target))
-        except SystemExit as error:  # raised by Ray's own SIGTERM handler
-            raise KeyboardInterrupt from error
-        except Exception as error:
-            raise ClusterError(f"Ray could not be {'started' if local else 'reached'}: {_first_line(error)}") from error
-    session = Path(cast(Any, ray)._private.worker.global_worker.node.get_session_dir_path()) if local else None
-    keeps_logs, gcs_address = bool(os.environ.get(KEEP_LOGS)), ""
+    keeps_logs, claim, raylet, gcs_address = bool(os.environ.get(KEEP_LOGS)), _claimed() if local else None, "", ""
     try:
-        if session is not None:
-            leftovers.claim(session)
-            leftovers.end_abandoned_sessions(session.parent)
+        sessions = _in_sessions_of_their_own() if local else contextlib.nullcontext()
+        with ends_when_interrupted(), sigterm_restored(), sessions:
+            try:
+                with Progress("starting Ray" if local else f"joining the Ray cluster at {target}"):
+                    _patiently(lambda: _start(target))
+            except SystemExit as error:  # raised by Ray's own SIGTERM handler
+                raise KeyboardInterrupt from error
+            except Exception as error:
+                do = "started" if local else "reached"
+                raise ClusterError(f"Ray could not be {do}: {_first_line(error)}") from error
+        if local:
+            leftovers.end_abandoned_sessions()
         with ends_when_interrupted(), contextlib.nullcontext() if local else waiting.for_nodes(num_gpus, wait_s):
             handle = handle_of(ask(ray), cpu_workers=cpu_workers, driver_ip=ray.util.get_node_ip_address())
             context = ray.get_runtime_context()
@@ -139,12 +144,21 @@ def connected(
     finally:
         # No interrupt is raised here: it would leave processes and the session's folder behind.
         with ends_when_interrupted(), counted_interrupts():
-            if gcs_address and head.is_lost(gcs_address):
-                skip_exit_hooks()  # Ray ends the process with exit code 1 when it leaves a lost head
+            if gcs_address and (head.is_lost(gcs_address) or head.loss_of(raylet)):
+                # Ray ends the process with exit code 1 when it leaves a lost head, or where another thread still waits
+                # for an answer of the cluster that it has left.
+                skip_exit_hooks()
             else:
                 _shut_down()
-            if session is not None:
-                leftovers.end_session(session, keeps_logs=keeps_logs)
+            if claim is not None:
+                leftovers.end_claimed(claim, keeps_logs=keeps_logs)
+
+
+def _claimed() -> Path:
+    try:
+        return leftovers.claim()
+    except OSError as error:
+        raise ClusterError(f"Ray could not be started: {error.strerror}: {error.filename}") from error
 
 
 def _shut_down() -> None:
@@ -261,7 +275,7 @@ def users_environment() -> dict[str, str | None]:
     A user's command gets them, because our values suit only this project's workers.
     """
     environment = environment_at_start()
-    return {name: environment.get(name) for name in (*_SETTINGS, *_DRIVER_SETTINGS)}
+    return {name: environment.get(name) for name in (*_SETTINGS, *_DRIVER_SETTINGS, _RAYLET_OF_DRIVER)}
 
 
 def _raylet_of(node_id: str, nodes: Sequence[Mapping[str, Any]]) -> str:

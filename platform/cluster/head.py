@@ -48,7 +48,8 @@ def is_lost(head: str) -> bool:
 def loss_of(raylet: str) -> str:
     """Returns a sentence if the raylet at HOST:PORT refuses connections, else "".
 
-    Without it Ray ends this process, and prints nothing, as soon as a value is stored in the raylet's object store.
+    Without it Ray ends this process, and prints nothing, as soon as a value is stored in the raylet's object store, as
+    Ray Train does in `fit`.
     """
     host, _, port = raylet.rpartition(":")
     if raylet and isinstance(error := error_of(host, int(port)), ConnectionRefusedError):

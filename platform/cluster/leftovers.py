@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 import re
+import secrets
 import shutil
 import socket
 import tempfile
@@ -27,8 +28,8 @@ from trainers.spec.codec import from_json, to_json
 NOTE = "running.json"
 SCRATCH = "layout-search-"
 """Prefix of the name of a driver's temporary folder."""
-_CLAIM = "layout-search.json"
-"""File in the session folder of a Ray that a driver has started."""
+_CLAIM = ("layout-search-", ".json")
+"""Begin and end of the name of a claim: a file beside Ray's sessions that marks those of one driver."""
 _SHARED_MEMORY = Path("/dev/shm")
 _GONE_S = 10.0
 
@@ -88,26 +89,57 @@ def sweep(note: Note) -> str:
     return f"Removed from this machine what the killed search left: {', '.join(removed)}." if removed else ""
 
 
-def claim(session: Path) -> None:
-    """Marks the session folder of this driver's Ray, so that a later driver can remove it."""
-    (session / _CLAIM).write_text(json.dumps({"pid": os.getpid(), "boot": boot()}))
+def claim() -> Path:
+    """Marks the Ray sessions that this process starts from now on, so that a later driver can remove them; returns the
+    file, for `end_claimed`.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    folder = _ray_folder()
+    if not folder.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o777)  # as Ray makes it, for other users too
+    before = [session.name for session in folder.glob(f"session_*_{os.getpid()}")]
+    path = folder / secrets.token_hex(4).join(_CLAIM)
+    path.write_text(json.dumps({"pid": os.getpid(), "boot": boot(), "before": before}), encoding="utf-8")
+    return path
 
 
-def end_session(session: Path, *, keeps_logs: bool = False) -> None:
-    """Ends the remaining processes of a Ray started by this user's driver; removes its folder unless `keeps_logs`."""
-    _sweep_session(session)
-    if not keeps_logs:
-        shutil.rmtree(session, ignore_errors=True)
+def end_claimed(claimed: Path, *, keeps_logs: bool = False) -> None:
+    """Ends the remaining processes of the sessions that a claim marks; removes their folders and the claim, unless
+    `keeps_logs`.
+    """
+    with contextlib.suppress(InputError, KeyError):  # removed or overwritten meanwhile
+        owner = read_json(claimed)
+        for session in claimed.parent.glob(f"session_*_{int(owner['pid'])}"):
+            if session.name not in owner["before"] and _is_ours(session):
+                _sweep_session(session)
+                if not keeps_logs:
+                    shutil.rmtree(session, ignore_errors=True)
+        if not keeps_logs:
+            claimed.unlink(missing_ok=True)
 
 
-def end_abandoned_sessions(folder: Path) -> None:
-    """Ends the Rays below `folder` that this user's dead drivers started, and removes their folders."""
-    for path in folder.glob(f"session_*/{_CLAIM}"):
+def end_abandoned_sessions() -> None:
+    """Ends the Rays that this user's dead drivers started on this machine, and removes their folders."""
+    for claimed in _ray_folder().glob("*".join(_CLAIM)):
         with contextlib.suppress(InputError):
-            claimed = read_json(path)
-            is_alive = claimed.get("boot") == boot() and psutil.pid_exists(int(claimed.get("pid", 0)))
-            if not is_alive and path.lstat().st_uid == os.getuid():
-                end_session(path.parent)
+            owner = read_json(claimed)
+            is_alive = owner.get("boot") == boot() and psutil.pid_exists(int(owner.get("pid", 0)))
+            if not is_alive and _is_ours(claimed):
+                end_claimed(claimed)
+
+
+def _is_ours(path: Path) -> bool:
+    with contextlib.suppress(FileNotFoundError):  # another driver may remove it at the same time
+        return path.lstat().st_uid == os.getuid() and not path.is_symlink()
+    return False
+
+
+def _ray_folder() -> Path:
+    """Returns the folder in which Ray makes the folders of its sessions."""
+    return Path(os.environ.get("RAY_TMPDIR", os.environ.get("TMPDIR", "/tmp")), "ray")
 
 
 def scratch_folder() -> Path:

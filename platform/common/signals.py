@@ -12,8 +12,10 @@ import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that end a command."""
 INTERRUPTED = 130
 READER_LEFT = 128 + signal.SIGPIPE
 """Exit code if the reader of the output closed the pipe, as in `yes | head`; a shell reports the same for SIGPIPE."""
@@ -31,9 +33,14 @@ _skips_exit_hooks = False
 def exit_with(main: Callable[[], int]) -> NoReturn:
     """Ends the process with the exit code of `main`, silently if the reader of the output closed the pipe (`| head`).
 
-    The default action of SIGPIPE would do the same, but would also kill a Ray driver when a socket breaks.
+    A signal interrupts `main` (see `interruptible`) and changes nothing after it: Python would give a handled one its
+    default action again, and then take libraries down for seconds.
+
+    The default action of SIGPIPE would do the same as a closed pipe, but would also kill a Ray driver when a socket
+    breaks.
     """
     _take_any_text()
+    _take_signals()
     try:
         code = main()
         sys.stdout.flush()
@@ -54,6 +61,9 @@ def exit_with(main: Callable[[], int]) -> NoReturn:
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         code = INTERRUPTED
+    finally:
+        for number in ENDING:
+            signal.signal(number, signal.SIG_IGN)
     if code == READER_LEFT:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for stream in filter(_reader_left, (1, 2)):  # at exit Python flushes buffered output, which would raise again
@@ -113,6 +123,16 @@ _interrupts = _Interrupts()
 @contextlib.contextmanager
 def interruptible() -> Generator[None]:
     """Makes SIGTERM and a closed terminal raise `KeyboardInterrupt` as Ctrl-C does, except under `nohup`."""
+    before = _take_signals()
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _take_signals() -> dict[signal.Signals, Any]:
+    """Sets the handlers of `interruptible`; returns those before them."""
     terminals = [stream for stream in (1, 2) if os.isatty(stream)]
 
     def hang_up(*_: object) -> None:
@@ -122,15 +142,11 @@ def interruptible() -> Generator[None]:
             os.dup2(nowhere, stream)
         _interrupts()
 
-    before = {signal.SIGTERM: signal.signal(signal.SIGTERM, _interrupts)}
+    before: dict[signal.Signals, Any] = {signal.SIGTERM: signal.signal(signal.SIGTERM, _interrupts)}
     for number, handler in ((signal.SIGINT, _interrupts), (signal.SIGHUP, hang_up)):
         if signal.getsignal(number) is not signal.SIG_IGN:
             before[number] = signal.signal(number, handler)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return before
 
 
 @contextlib.contextmanager
@@ -200,9 +216,8 @@ def ends_when_interrupted(end: Callable[[], None] = leave) -> Generator[None]:
 
 
 def _watch_signals(reading: int, end: Callable[[], None]) -> None:
-    ending_signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     while numbers := os.read(reading, 64):  # empty after the other end is closed
-        if any(number in ending_signals for number in numbers):
+        if any(number in ENDING for number in numbers):
             began_s = time.monotonic()
             while (remaining_s := max(began_s, _interrupts.ending_s) + INTERRUPT_S - time.monotonic()) > 0:
                 time.sleep(remaining_s)

@@ -7,6 +7,7 @@ from collections.abc import Generator, Mapping
 from pathlib import Path
 
 from platform.cluster.connection import connected
+from platform.cluster.leftovers import end_abandoned_sessions
 from platform.cluster.nodes import ClusterHandle
 from platform.common.errors import InputError
 from platform.common.json_form import print_json
@@ -48,7 +49,9 @@ def train(options: TrainOptions) -> int:
     """
     with opened(options) as training:
         code = 0
-        if not training.is_complete:
+        if training.is_complete:
+            end_abandoned_sessions()  # of a driver killed just before its end: no Ray of this command does
+        else:
             largest = max(phase.layout.world_size for phase in training.plan.phases)
             with connected(options.address, cpu_workers=largest) as handle:
                 code = train_on(handle, training)

@@ -157,3 +157,51 @@ def test_a_command_that_still_ends_is_left_alone() -> None:
     command = [sys.executable, "-c", STILL]
     run = subprocess.run(command, cwd=ROOT, timeout=120, check=False, capture_output=True, text=True)
     assert (run.returncode, run.stdout, run.stderr) == (signals.INTERRUPTED, "saved\n", "Interrupted.\n")
+
+
+DECIDED = """
+import atexit, conftest, sys, time
+from platform.common.signals import exit_with
+
+class Library:
+    def end(self, said=print, sleep=time.sleep):  # names of modules are gone by then
+        said("ends", flush=True)
+        sleep(0.3)
+
+if sys.argv[1] == "its hooks":
+    atexit.register(Library().end)
+else:
+    Library.__del__, library = Library.end, Library()
+exit_with(lambda: 3)
+"""
+
+
+@pytest.mark.parametrize("number", signals.ENDING)
+@pytest.mark.parametrize("ends_by", ["its hooks", "Python's own end"])
+def test_a_signal_after_its_code_is_decided_changes_nothing(number: int, ends_by: str) -> None:
+    command = [sys.executable, "-c", DECIDED, ends_by]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "ends\n"
+        process.send_signal(number)
+        _, printed = process.communicate(timeout=300)
+    assert (process.returncode, printed) == (3, "")
+
+
+BETWEEN = """
+import conftest, os, signal
+from platform.common.signals import exit_with, interruptible
+
+def main():
+    with interruptible():
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+exit_with(main)
+"""
+
+
+def test_a_signal_between_two_parts_of_a_command_interrupts_it() -> None:
+    """Checks what follows a part that has taken signals itself: SIGTERM would have its default action."""
+    command = [sys.executable, "-c", BETWEEN]
+    run = subprocess.run(command, cwd=ROOT, timeout=300, check=False, capture_output=True, text=True)
+    assert (run.returncode, run.stderr) == (signals.INTERRUPTED, "Interrupted.\n")

@@ -1,6 +1,5 @@
 """A resumed study sweeps what the dead driver owned, by its ids, and nothing that belongs to anybody else."""
 
-import json
 import os
 import subprocess
 import sys
@@ -12,6 +11,7 @@ import pytest
 
 from platform.cluster import leftovers
 from platform.cluster.leftovers import Note, sweep
+from tests.dead_driver import session_of_dead_driver
 from tests.whole_searches.session import lives
 
 HOLD = """
@@ -87,23 +87,26 @@ def test_shared_memory_of_a_worker_that_is_gone_is_known_by_its_log(tmp_path: Pa
             entry.unlink(missing_ok=True)
 
 
-def test_nothing_of_a_ray_that_a_driver_has_started_stays(tmp_path: Path, start: Start) -> None:
+def test_nothing_of_a_ray_that_a_driver_has_started_stays(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Checks agents that outlive their head, and the folder of a driver that was killed."""
-    ended, failed, killed, alive, foreign = (_session(tmp_path, f"session_{place}") for place in range(5))
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    folder, ours = tmp_path / "ray", os.getpid()
+    before = _session(folder, f"session_0_{ours}")
+    claim = leftovers.claim()
+    ended, foreign = (_session(folder, f"session_1_{pid}") for pid in (ours, 1))
     agent = start(ended / "logs" / "agent.log")
-    leftovers.end_session(ended)
-    assert not lives(agent) and not ended.exists()
-    leftovers.end_session(failed, keeps_logs=True)
-    assert (failed / "logs").is_dir()
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    for session in (killed, alive):
-        leftovers.claim(session)
-    (killed / "layout-search.json").write_text(json.dumps({"pid": gone.pid, "boot": leftovers.boot()}))
-    orphan, worker = start(killed / "logs" / "agent.log"), start(alive / "logs" / "worker.log")
-    leftovers.end_abandoned_sessions(tmp_path)
+    leftovers.end_claimed(claim, keeps_logs=True)
+    assert not lives(agent) and (ended / "logs").is_dir() and claim.exists()
+    leftovers.end_claimed(claim)
+    assert not ended.exists() and not claim.exists()
+    killed, alive = session_of_dead_driver(tmp_path), leftovers.claim()
+    running = _session(folder, f"session_3_{ours}")
+    orphan, worker = start(killed / "logs" / "agent.log"), start(running / "logs" / "worker.log")
+    leftovers.end_abandoned_sessions()
     assert not lives(orphan) and not killed.exists()
-    assert lives(worker) and alive.exists() and foreign.exists() and failed.exists()
+    assert lives(worker) and sorted(folder.iterdir()) == sorted((alive, before, foreign, running))
 
 
 @pytest.mark.parametrize("change", ["host", "boot", "cluster", "another's folder"])

@@ -10,8 +10,9 @@ import mlflow
 import pytest
 
 from platform.train.training_folder import TrainingFolder, steps_of
+from tests.dead_driver import session_of_dead_driver
 from tests.training.environment import ENVIRONMENT
-from tests.training.trainings import STEPS
+from tests.training.trainings import STEPS, train
 from tests.training.values import STEP
 from tests.whole_searches.session import beyond_loopback
 from trainers.records.training import Begun, Saved, Saving, Steps, Validated
@@ -93,6 +94,17 @@ def test_a_lost_worker_leaves_no_trace_in_mlflow(outcomes: dict[str, Any], folde
 
 def test_the_same_command_on_a_complete_training_does_nothing(outcomes: dict[str, Any]):
     assert outcomes["whole again"] == outcomes["whole"]
+
+
+def test_a_complete_training_sweeps_what_its_killed_driver_left(
+    outcomes: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("RAY_TMPDIR", str(folder))
+    abandoned = session_of_dead_driver(folder)
+    arguments = ["--tokens", str(STEPS * STEP), "--out", str(folder / "whole"), "--studies", str(folder)]
+    arguments += ["--checkpoint-steps", "20", "--val-tokens", "160"]
+    assert train.main([str(folder / "whole.json"), *arguments]) == 0
+    assert not abandoned.exists()
 
 
 def test_nothing_listens_beyond_this_machine_during_a_training(outcomes: dict[str, Any]):

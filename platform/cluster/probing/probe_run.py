@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from platform.cluster import head
 from platform.cluster.nodes import ClusterHandle
 from platform.cluster.probing import probe_store
 from platform.common.errors import ClusterError
@@ -65,6 +66,8 @@ def _run(handle: ClusterHandle, left_s: float) -> Mapping[str, Any]:
             ),
         )
         kills = MemoryKills()
+        if fault := head.loss_of(handle.raylet):
+            raise ClusterError(f"the probe failed: {fault}")
         try:
             result = trainer.fit().return_value
         except Exception as error:  # any error means that the cluster could not complete the probe

@@ -197,6 +197,7 @@ def _record_beginning(study: Study, opening: OpenStudy, setup: StudySetup, uri: 
 def _show_finished(opening: OpenStudy, study: Study, uri: str, reason: str, *, is_printed: bool) -> int:
     """Shows the result of a study that has nothing left to run; returns the exit code."""
     print_line(f"{_reused(opening.history)} nothing is left to run {reason}.")
+    leftovers.end_abandoned_sessions()  # of a driver killed just before its end: no Ray of this command does
     if opening.options.dry_run:
         return 0
     mirror, end = _ending(opening, study, uri, opening.options, is_printed=is_printed)

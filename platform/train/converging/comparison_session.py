@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from platform.cluster.connection import connected
+from platform.cluster.leftovers import end_abandoned_sessions
 from platform.cluster.nodes import ClusterHandle
 from platform.common.errors import InputError
 from platform.common.output import print_line
@@ -100,6 +101,8 @@ class ComparisonSession:
         """Provides the cluster to `rate` and `train`, which connect to it on their first training."""
         with self._clusters:
             yield
+        if self._handle is None:
+            end_abandoned_sessions()  # of a driver killed just before its end: no Ray of this command does
 
     @functools.cached_property
     def _rates(self) -> Rates:

@@ -14,6 +14,7 @@ from platform.common.errors import NOT_RESOLVED
 from platform.common.signals import INTERRUPTED
 from platform.study.history import History
 from platform.study.study import read
+from tests.dead_driver import session_of_dead_driver
 from tests.search.loop.played import Played, disturbed
 from trainers.records import journal_lines
 
@@ -77,8 +78,11 @@ class TestNotResolved:
         of_search = [measurement for measurement in _history(unresolved).measurements if not measurement.repeat]
         assert len(of_search) == 2, "the search itself never ran again"
 
+        monkeypatch.setenv("RAY_TMPDIR", str(unresolved.studies))
+        abandoned = session_of_dead_driver(unresolved.studies)
         assert unresolved.search("--resume", "s") == 0 and not unresolved.jobs
         assert "nothing is left to run" in capsys.readouterr().err
+        assert not abandoned.exists(), "no Ray of this command sweeps"
         assert unresolved.report("s") == 0
 
     def test_ctrl_c_in_a_resumption_leaves_it_open(

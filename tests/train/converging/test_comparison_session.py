@@ -10,6 +10,7 @@ import platform.train.converging.comparison_session as sessions
 from platform.common.errors import InputError
 from platform.train.converging.rates import Rate
 from platform.train.converging.strategies import read_strategies
+from tests.dead_driver import session_of_dead_driver
 from tests.training.layout_file import write_layout
 from tests.training.values import DDP
 
@@ -51,3 +52,16 @@ def test_adapters_want_the_weights_of_a_folder(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="trains adapters beside a model that does not train"):
         session.check()
     assert not (tmp_path / "compared").exists()
+
+
+def test_a_comparison_that_needs_no_cluster_sweeps_what_its_killed_driver_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    options = converge.PARSER.read(
+        [str(write_layout(tmp_path / "ddp.json", DDP)), "optimizer=adafactor", "--steps", "10"]
+    )
+    abandoned = session_of_dead_driver(tmp_path)
+    with sessions.ComparisonSession(options, read_strategies(options), tmp_path / "compared").on_a_cluster():
+        pass
+    assert not abandoned.exists()
