@@ -82,7 +82,7 @@ def test_recomputed_experts_sort_their_rows_again() -> None:
             point(dataclasses.replace(GROUPED, checkpointing="selective"), cluster="2x8xH100"),
         )
     )
-    assert again == pytest.approx(0.86) and dense < 0.5
+    assert again == pytest.approx(0.73) and dense < 0.5
 
 
 def test_routers_of_this_project_multiply_in_fp32_and_those_of_others_as_all_products_do() -> None:

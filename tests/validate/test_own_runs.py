@@ -60,6 +60,17 @@ def test_the_runs_of_the_lab(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("table", "model", "window"),
+    [("gpt_oss_20b-2xH200", "gpt-oss-20b", (128, 12)), ("own_configs-1xH200", "gemma3_4b", (1024, 29))],
+)
+def test_a_row_states_its_models_window(table: str, model: str, window: tuple[int, int]) -> None:
+    row = next(row for row in read_rows(APART / f"{table}.csv") if row["model"] == model and row["status"] == "ok")
+    run, without = interpret(row), interpret({**row, "window": "", "window_layers": ""})
+    assert (run.model.window, run.model.window_layers) == window
+    assert run.values["flash"] > 1.5 * without.values["flash"], "a plan of the model predicts the same"
+
+
+@pytest.mark.parametrize(
     ("space", "tokens_per_s", "off"),
     [
         ("gpt2_xl", 49_529, 0.12),
