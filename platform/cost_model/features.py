@@ -237,11 +237,13 @@ def _of_kernels(work: TrainingWork, layouts: LayoutArrays, architecture: str) ->
     def spans(attention: str) -> float:
         if work.mask_density is not None:
             return mask_speedup(attention, work.mask_density)
-        return window_speedup(attention, work.model, work.seq_len)
+        return window_speedup(attention, work.model, work.seq_len, architecture)
 
     def flash(attention: str, *, masked: bool) -> float:
         # For sdpa a context-parallel rank's part of the queries needs a mask, with or without windows.
-        share = flash_share(attention, alibi=biased, masked=masked, architecture=architecture)
+        share = flash_share(
+            attention, alibi=biased, masked=masked, head_dim=work.model.head_dim, architecture=architecture
+        )
         return share * (1.0 if masked and attention == "sdpa" else spans(attention))
 
     return {

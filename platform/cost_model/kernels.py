@@ -8,13 +8,16 @@ from trainers.spec.layout_axes import activation_budget
 from trainers.spec.model import ModelSpec
 
 BIASED_FLASH = constants.number("kernels", "BIASED_FLASH")
-ALIBI_RATE = constants.number("kernels", "ALIBI_RATE")
+ALIBI_RATE = constants.words("kernels", "ALIBI_RATE")
 HOPPER_RATE = constants.words("kernels", "HOPPER_RATE")
 PRODUCT_GELU = constants.pair("kernels", "PRODUCT_GELU")
 FLASH_HALF_LENGTH = constants.words("kernels", "FLASH_HALF_LENGTH")
 EXPONENTIAL_WIDTH = constants.words("kernels", "EXPONENTIAL_WIDTH")
 FLASH_WIDTH = 128
 """Head width for which a device's rate of fused attention is stated."""
+WIDE_FLEX = constants.number("kernels", "WIDE_FLEX")
+FLEX_BLOCK = 128
+"""Queries and keys of a block that FlexAttention visits or skips as a whole (its default `BLOCK_SIZE`)."""
 
 LOGIT_BYTES = constants.words("kernels", "LOGIT_BYTES")
 SPLIT_LOGIT_BYTES = constants.number("kernels", "SPLIT_LOGIT_BYTES")
@@ -38,18 +41,20 @@ def compiled_calls(compile_: str, num_layers: int) -> float:
     return {"block": 1.0, "model": 1.0 / num_layers}.get(compile_, 0.0)
 
 
-def flash_share(attention: str, *, alibi: bool, masked: bool, architecture: str) -> float:
+def flash_share(attention: str, *, alibi: bool, masked: bool, head_dim: int, architecture: str) -> float:
     """Returns `Columns.flash` of an attention kernel on devices of `architecture`.
 
     sdpa adds a tensor to the scores for ALiBi, and for a mask that is not causal (`masked`). The other kernels compute
-    ALiBi's bias of each score.
+    ALiBi's bias of each score. On Hopper, FlexAttention has smaller tiles for heads wider than `FLASH_WIDTH`.
     """
     if attention == "eager":
         return 0.0
     if attention == "sdpa" and (alibi or masked):
         return BIASED_FLASH
     rate = HOPPER_RATE.get(attention, 1.0) if architecture == "Hopper" else 1.0
-    return rate * (ALIBI_RATE if alibi else 1.0)
+    if attention == "flex" and head_dim > FLASH_WIDTH and architecture == "Hopper":
+        rate *= WIDE_FLEX
+    return rate * (ALIBI_RATE[attention] if alibi else 1.0)
 
 
 def width_share(head_dim: int, architecture: str) -> float:
@@ -68,17 +73,23 @@ def half_length(architecture: str) -> float:
     return FLASH_HALF_LENGTH.get(architecture, FLASH_HALF_LENGTH["other"])
 
 
-def window_speedup(attention: str, model: ModelSpec, seq_len: int) -> float:
+def window_speedup(attention: str, model: ModelSpec, seq_len: int, architecture: str) -> float:
     """Returns the speed of fused attention with a model's windows relative to attention without, averaged over blocks.
 
-    FlexAttention computes only the window's part of the triangle; sdpa gets a mask, and computes the full square at its
-    rate with a bias.
+    FlexAttention visits only the window's part of the triangle, in whole blocks: half a block more per query at either
+    end of a window, where a causal mask has one end. What a query costs beside its keys (`half_length`) stays. sdpa
+    gets a mask, and computes the full square at its rate with a bias.
     """
     triangle = seq_len / 2
+    alone = half_length(architecture) / 2
 
     def time(kind: BlockKind) -> float:
         keys = kind.keys_per_query(model, seq_len)
-        return 1 / BIASED_FLASH if attention == "sdpa" and keys < triangle else keys / triangle
+        if keys >= triangle:
+            return 1.0
+        if attention == "sdpa":
+            return 1 / BIASED_FLASH
+        return min((keys + FLEX_BLOCK / 2 + alone) / (triangle + alone), 1.0)
 
     return model.num_layers / model.over_blocks(time)
 

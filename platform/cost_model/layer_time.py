@@ -4,12 +4,10 @@ import dataclasses
 
 import numpy as np
 
-from platform.cost_model import adapters, blocks, constants
+from platform.cost_model import adapters, blocks
 from platform.cost_model.columns import Array, Columns, checkpointed_share
 from platform.cost_model.compute import weight_casts_s, weight_traffic_s
 from platform.cost_model.engines import costs_of
-
-REPEATED_PASSES = constants.number("compute", "REPEATED_PASSES")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,7 +33,10 @@ def layer_seconds(columns: Columns) -> LayerSeconds:
     if columns.has_adapters:
         added, added_backward = adapters.added_s(columns, tokens)
         products, products_backward = products + added, products_backward + added_backward
-    again, attention_again = _again_seconds(columns, tokens, attention, products, passes)
+    (passes_again,) = blocks.mean(
+        columns, lambda kind: (kind.passes_again_s(columns, kind.passes_s(columns, tokens)[0]),)
+    )
+    again, attention_again = _again_seconds(columns, tokens, attention, products, passes, passes_again)
     weights = weight_traffic_s(columns, columns.gathered_block) + weight_casts_s(columns, columns.gathered_block)
     return LayerSeconds(
         forward=products + attention + passes,
@@ -45,7 +46,9 @@ def layer_seconds(columns: Columns) -> LayerSeconds:
     )
 
 
-def _again_seconds(c: Columns, tokens: Array, attention: Array, products: Array, passes: Array) -> tuple[Array, Array]:
+def _again_seconds(
+    c: Columns, tokens: Array, attention: Array, products: Array, passes: Array, passes_again: Array
+) -> tuple[Array, Array]:
     """Returns the seconds of a block's backward pass for recomputation, total and for attention alone, given the
     seconds of the forward pass.
     """
@@ -57,8 +60,7 @@ def _again_seconds(c: Columns, tokens: Array, attention: Array, products: Array,
     # case. This project's engines keep the outputs of products and fused attention, and recompute the rest
     # (`engines/_kernels.py`).
     core = np.where(c.flash > 0, 0.0, attention)
-    again = passes * np.where(c.compiled_calls > 0, REPEATED_PASSES, 1.0)
-    again = again + (1 - c.software.checkpoint_device_share) * products
+    again = passes_again + (1 - c.software.checkpoint_device_share) * products
     repeated = np.where(c.software.repeats_core_alone == 0, again, 0.0)
     (with_budget,) = blocks.mean(c, lambda kind: (kind.budget_again_s(c, tokens, forward),))
     is_full, is_selective = c.full_checkpointing > 0, c.selective_checkpointing > 0

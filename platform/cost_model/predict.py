@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from platform.cost_model import constants, degrees
+from platform.cost_model import blocks, constants, degrees
 from platform.cost_model.columns import Array, Columns, Mask
 from platform.cost_model.engines import costs_of
 from platform.cost_model.evidence import least_sigma
@@ -20,6 +20,7 @@ from trainers.spec.layout_axes import CUTTING
 
 BASE_SIGMA = constants.number("predict", "BASE_SIGMA")
 SHARE_SIGMA = constants.words("predict", "SHARE_SIGMA")
+GATED_PASSES_SIGMA = constants.number("predict", "GATED_PASSES_SIGMA")
 MEMORY_SIGMA = constants.number("predict", "MEMORY_SIGMA")
 CHUNK = 2**16
 """Number of points computed at once, so that the arrays of a chunk stay in a core's cache."""
@@ -83,21 +84,32 @@ def zero_shot_sigma(columns: Columns, step: StepTime) -> Array:
     for part, sigma in SHARE_SIGMA.items():
         share = under_the_host if part == "host_s" else getattr(step, part) / step.total_s
         variance = variance + (sigma * share) ** 2
+    variance = variance + (GATED_PASSES_SIGMA * _gated_passes_s(columns) / step.total_s) ** 2
     variance = variance + (columns.link_sigma * between_nodes_s(columns, step) / step.total_s) ** 2
     return np.maximum(np.sqrt(variance + costs_of(columns).sigma(columns) ** 2), least_sigma(columns))
+
+
+def _gated_passes_s(columns: Columns) -> Array:
+    """Returns the seconds of element-wise passes of this project's compiled blocks with a gate."""
+    c = columns
+    counted = (c.compiled_calls > 0) & (c.own_mesh > 0) & (c.blocks["gated"] > 0)
+    if not np.any(counted):
+        return np.zeros(())
+    passes = np.add(*blocks.mean(c, lambda kind: kind.passes_s(c, c.tokens)))
+    return np.where(counted, c.grad_accum * stages_of(c).largest * passes, 0.0)
 
 
 def between_nodes_s(columns: Columns, step: StepTime) -> Array:
     """Returns the seconds of communication between nodes, for each kind of parallelism whose groups span nodes."""
     c = columns
-    blocks = c.grad_accum * stages_of(c).largest
+    passed = c.grad_accum * stages_of(c).largest
     between = (
         np.where(spans(c, *SHARING), step.data_s, tied_ends_s(c, costs_of(c).tied_ranks(c)))
         + step.pipeline_s
         + np.where(spans(c, *CUTTING["width"]), step.tensor_s, 0.0)
     )
     for name, seconds in degrees.blocks_s(c, c.tokens, c.full_checkpointing > 0):
-        between = between + np.where(spans(c, name), blocks * seconds, 0.0)
+        between = between + np.where(spans(c, name), passed * seconds, 0.0)
     return between
 
 

@@ -106,6 +106,8 @@ _CELLS: dict[str, Callable[[MeasuredRow], Any]] = {
     "top_k": lambda row: _model("experts_per_token")(row) or None,
     "shared_ffn": lambda row: _model("shared_ffn_size")(row) or None,
     "head_dim": lambda row: _model("head_width")(row) or None,
+    "window": lambda row: _model("window")(row) or None,
+    "window_layers": lambda row: _model("window_layers")(row) or None,
     "vocab": _model("vocab_size"),
     "seq_len": lambda row: row.run.recipe.seq_len,
     "gpu": lambda row: (row.run.conditions or row.header.cluster).device,
@@ -148,7 +150,7 @@ _NAMES = (
     "tp,pp,cp,dp,strategy,micro_batch,grad_accum,global_batch,activation_ckpt,precision,flash_attention,iter_time_s,"
     "tokens_per_s_per_gpu,tflops_per_gpu,mfu,hfu,peak_mem_gb,status,vp,ep,seq_parallel,derived,notes,recipe,engine,"
     "optimizer,state_precision,grad_sync,offload,attention,loss,compile,compression,cap_gib,outcome,peak_reserved_gib,"
-    "layout_id,compile_s,experts,top_k,shared_ffn,adapter,lora_targets,head_dim"
+    "layout_id,compile_s,experts,top_k,shared_ffn,adapter,lora_targets,head_dim,window,window_layers"
 )
 HEADER = tuple(dict.fromkeys((*_NAMES.split(","), *MODEL_PARALLEL)))
 """The columns in order. Published tables have those before `recipe`."""
@@ -168,6 +170,8 @@ _OF_RECIPE = frozenset(
             "top_k",
             "shared_ffn",
             "head_dim",
+            "window",
+            "window_layers",
             "vocab",
             "seq_len",
             "precision",

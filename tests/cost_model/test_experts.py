@@ -1,5 +1,7 @@
 """Costs of experts: bounds that any device obeys, and what grouped products save."""
 
+# pyright: reportPrivateUsage=false
+
 import dataclasses
 import itertools
 import math
@@ -7,8 +9,9 @@ import math
 import numpy as np
 import pytest
 
-from platform.cost_model.blocks.experts import COSTS
+from platform.cost_model.blocks.experts import COSTS, _of_experts_s
 from platform.cost_model.columns import Columns
+from platform.cost_model.compute import matmul_s
 from platform.cost_model.degrees.ep import rows_of_token
 from platform.cost_model.features import from_points
 from platform.cost_model.hardware import BANDWIDTH_SHARE, find_cluster
@@ -60,8 +63,30 @@ def test_few_rows_an_expert_take_longer_for_a_flop_and_more_experts_no_less() ->
     assert of_experts == sorted(of_experts) and of_experts[0] < of_experts[-1]
 
 
-def test_routers_of_this_project_multiply_in_fp32_and_those_of_others_as_all_products_do() -> None:
+def test_a_grouped_product_of_full_tiles_is_slower_than_one_product_of_as_many_rows() -> None:
     c = columns_of(GROUPED, 8)
+    rows, experts = np.array([8 * 4096 * 8.0]), 128.0
+    grouped = _of_experts_s(c, rows, np.array(4096.0), np.array(2048.0), np.array(experts))
+    assert float((matmul_s(c, rows, np.array(4096.0), np.array(2048.0)) / grouped).item()) == pytest.approx(
+        0.92, abs=0.01
+    )
+    others = _of_experts_s(changed(c, own_mesh=0.0), rows, np.array(4096.0), np.array(2048.0), np.array(experts))
+    assert others < grouped, "rates of other software contain their own grouped products"
+
+
+def test_recomputed_experts_sort_their_rows_again() -> None:
+    again, dense = (
+        float((layer_seconds(c).again / COSTS.passes_s(c, c.tokens)[0]).item())
+        for c in (
+            columns_of(dataclasses.replace(GROUPED, checkpointing="selective"), 8),
+            point(dataclasses.replace(GROUPED, checkpointing="selective"), cluster="2x8xH100"),
+        )
+    )
+    assert again == pytest.approx(0.73) and dense < 0.5
+
+
+def test_routers_of_this_project_multiply_in_fp32_and_those_of_others_as_all_products_do() -> None:
+    c = changed(columns_of(GROUPED, 8), grouped_experts=0.0)
     tokens, experts, hidden = 8 * 4096, 128, 2048
     in_fp32 = np.add(*COSTS.products_s(c, c.tokens))
     in_bf16 = np.add(*COSTS.products_s(changed(c, own_mesh=0.0), c.tokens))

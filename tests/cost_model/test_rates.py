@@ -29,19 +29,35 @@ def _published(**changes: str) -> Mapping[str, float]:
 
 def test_narrow_heads_wait_for_exponentials_and_short_sequences_do_not_fill_a_device() -> None:
     """Checks FlexAttention's seconds on an H100: 0.75 of the rate at width 64 (as kernels alone show, 0.70 to 0.77) and
-    no more at 256 than at 128; 400 tokens more a sequence.
+    half at 256, where its tiles are smaller; 400 tokens more a sequence.
     """
 
-    def rate(num_heads: int, seq_len: int = 1024, cluster: str = "1xH100") -> float:
+    def rate(num_heads: int, seq_len: int = 1024, cluster: str = "1xH100", attention: str = "flex") -> float:
         model = dataclasses.replace(GPT2, num_heads=num_heads, num_kv_heads=num_heads, max_positions=8192)
-        columns = point(fsdp(attention="flex"), cluster=cluster, model=model, seq_len=seq_len)
+        columns = point(fsdp(attention=attention), cluster=cluster, model=model, seq_len=seq_len)
         return seq_len**2 / float(layer_seconds(columns).attention[0])
 
     assert rate(12) / rate(6) == pytest.approx(0.75)
-    assert rate(3) == pytest.approx(rate(6))
+    assert rate(3) == pytest.approx(rate(6) / 2)
+    assert rate(3, attention="sdpa") == pytest.approx(rate(6, attention="sdpa"))
+    assert rate(3, cluster="1xA100") == pytest.approx(rate(6, cluster="1xA100"))
     assert rate(6, 8192) / rate(6) == pytest.approx(8192 / 8592 * 1424 / 1024)
     assert rate(12, cluster="1xB200") / rate(6, cluster="1xB200") == pytest.approx(2 / 3)
     assert rate(12, cluster="1xA100") == pytest.approx(rate(6, cluster="1xA100"))
+
+
+def test_a_window_of_flex_attention_saves_keys_in_whole_blocks_and_nothing_that_a_query_costs_alone() -> None:
+    def seconds(window: int, attention: str = "flex") -> float:
+        model = dataclasses.replace(GPT2, max_positions=8192, window=window, window_layers=12 if window else 0)
+        columns = point(fsdp(attention=attention), cluster="1xH100", model=model, seq_len=8192)
+        return float(layer_seconds(columns).attention[0])
+
+    whole, alone = seconds(0), 200
+    for window in (128, 1024, 4096):
+        keys = window - window**2 / (2 * 8192) + 64
+        assert seconds(window) / whole == pytest.approx((keys + alone) / (4096 + alone)), window
+    assert seconds(8191) == pytest.approx(whole), "a window nearly as long as the sequence is no slower"
+    assert seconds(128, "sdpa") > seconds(0, "sdpa"), "sdpa computes the square behind a mask"
 
 
 def test_attention_alone_on_an_h100() -> None:

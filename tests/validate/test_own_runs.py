@@ -51,11 +51,23 @@ def test_the_h200_runs_of_the_search_itself(name: str) -> None:
 
 @pytest.mark.parametrize("path", sorted(APART.glob("*.csv")), ids=lambda path: path.stem)
 def test_the_runs_of_the_lab(path: Path) -> None:
-    """Checks rows of adapters, of FP8, of experts and of new families."""
+    """Checks rows of adapters, of FP8, of experts and of new families, and that 80 % intervals hold all of them."""
     report = validate(read_rows(path)).overall
     assert report.rows_left_out == 0 and (report.oom_missed, report.oom_false_alarms) == (0, 0)
     assert report.step_time_ape_median is not None and report.step_time_ape_median < 0.12
+    assert report.interval_coverage == 1.0
     assert report.memory_ape_median is not None and report.memory_ape_median < 0.08
+
+
+@pytest.mark.parametrize(
+    ("table", "model", "window"),
+    [("gpt_oss_20b-2xH200", "gpt-oss-20b", (128, 12)), ("own_configs-1xH200", "gemma3_4b", (1024, 29))],
+)
+def test_a_row_states_its_models_window(table: str, model: str, window: tuple[int, int]) -> None:
+    row = next(row for row in read_rows(APART / f"{table}.csv") if row["model"] == model and row["status"] == "ok")
+    run, without = interpret(row), interpret({**row, "window": "", "window_layers": ""})
+    assert (run.model.window, run.model.window_layers) == window
+    assert run.values["flash"] > 1.5 * without.values["flash"], "a plan of the model predicts the same"
 
 
 @pytest.mark.parametrize(

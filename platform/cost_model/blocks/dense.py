@@ -18,6 +18,7 @@ ROTARY_PASSES = constants.number("compute", "ROTARY_PASSES")
 EAGER_FACTOR = constants.number("compute", "EAGER_FACTOR")
 KERNEL_S = constants.number("compute", "KERNEL_S")
 KERNELS = constants.words("compute", "KERNELS")
+REPEATED_PASSES = constants.number("compute", "REPEATED_PASSES")
 BACKWARD_FACTOR = constants.number("compute", "BACKWARD_FACTOR")
 AUTOCAST_FACTOR = constants.words("compute", "AUTOCAST_FACTOR")
 WIDE_GELU = constants.pair("compute", "WIDE_GELU")
@@ -80,6 +81,12 @@ class DenseCosts:
             (values + inner * c.activation_forward * gelu) * per_value + ends,
             (BACKWARD_FACTOR * values + inner * c.activation_backward * gelu_backward) * per_value + 2 * ends,
         )
+
+    def passes_again_s(self, c: Columns, passes: Array) -> Array:
+        """Returns the seconds of element-wise passes where all but products and attention are recomputed, given those
+        of the forward pass.
+        """
+        return passes * np.where(c.compiled_calls > 0, REPEATED_PASSES, 1.0)
 
     def further_launches(self, c: Columns) -> Array:
         """Returns the forward kernels in addition to those of every block; a backward pass has twice as many."""

@@ -20,7 +20,8 @@ from platform.cost_model.degrees.ep import rows_of_token
 from platform.cost_model.hardware import BANDWIDTH_SHARE
 
 LAUNCHES = constants.words("experts", "LAUNCHES")
-REPEATED_PASSES = constants.number("compute", "REPEATED_PASSES")
+REPEATED_PASSES = constants.number("experts", "REPEATED_PASSES")
+GROUPED_RATE = constants.number("experts", "GROUPED_RATE")
 ROW_ACCESSES = constants.words("experts", "ROW_ACCESSES")
 ROUTER_BYTES = constants.number("experts", "ROUTER_BYTES")
 ROUTING_BYTES = constants.words("experts", "ROUTING_BYTES")
@@ -84,6 +85,11 @@ class _ExpertsCosts(DenseCosts):
             backward + (accesses + rows) * a_row + moved_back / bandwidth + alone + KERNEL_S * kernels,
         )
 
+    def passes_again_s(self, c: Columns, passes: Array) -> Array:
+        return np.where(
+            _is_fused(c) & (c.compiled_calls > 0), REPEATED_PASSES * passes, super().passes_again_s(c, passes)
+        )
+
     def further_launches(self, c: Columns) -> Array:
         """Returns the kernels for routing and sorting, or for the loop over experts."""
         loop = LAUNCHES["expert"] * np.minimum(c.blocks["num_experts"], _rows(c))
@@ -142,7 +148,7 @@ class _ExpertsCosts(DenseCosts):
         shapes = ((c.attention_width + 2 * c.kv_width, c.hidden), (c.hidden, c.attention_width))
         products = functools.reduce(operator.add, (matmul_s(c, tokens, *shape) for shape in shapes))
         passes, _ = self.passes_s(c, tokens)
-        return np.where(few, forward - products, np.where(more, REPEATED_PASSES * passes, again))
+        return np.where(few, forward - products, np.where(more, self.passes_again_s(c, passes), again))
 
     def _by_budget(self, c: Columns, everything: Array, block_input: Array) -> tuple[Mask, Mask]:
         """Returns the rows whose compiler keeps (the outputs of all products, those of dense products alone) with an
@@ -236,10 +242,18 @@ def _as_wide(c: Columns) -> Columns:
 
 def _of_experts_s(c: Columns, rows: Array, width: Array, depth: Array, groups: Array) -> Array:
     """Returns the seconds of one product of all experts: grouped, or one expert after the other."""
+    grouped = matmul_s(_as_grouped(c), rows, width, depth, groups)
     if not np.any(c.grouped_experts == 0):
-        return matmul_s(c, rows, width, depth, groups)
+        return grouped
     alone = groups * matmul_s(c, rows / groups, width, depth)
-    return np.where(c.grouped_experts > 0, matmul_s(c, rows, width, depth, groups), alone)
+    return np.where(c.grouped_experts > 0, grouped, alone)
+
+
+def _as_grouped(c: Columns) -> Columns:
+    """Returns the columns whose products are one grouped kernel's: of torch on this project's devices; the rates of
+    other software's runs contain theirs.
+    """
+    return dataclasses.replace(c, matmul_flops=c.matmul_flops * np.where(c.own_mesh > 0, GROUPED_RATE, 1.0))
 
 
 COSTS = _ExpertsCosts()
