@@ -119,6 +119,7 @@ def test_a_recipe_without_a_fixed_accumulation_keeps_its_identity() -> None:
         ("bloom7b", ["zero_stage=5"], "zero_stage=5 gives no layout on any cluster: zero_stage of fsdp must be one"),
         ("bloom7b", ["engine=fsdp", "zero_stage=1"], "engine=fsdp gives no layout on any cluster"),
         ("bloom7b", ["tp=5"], "tp 5 does not divide the 32 heads of bloom-7b1"),
+        ("qwen3_30b_a3b", ["ep=3"], "any cluster: ep 3 does not divide the 128 experts of a block of [^;]*$"),
         ("bloom7b", ["engine=ddp,fsdp", "pp=33"], "cuts bloom-7b1 into 33 stages, more than its 30 blocks with"),
         ("bloom7b", ["cp=3"], "cp 3 cuts a sequence into 6 parts, which do not divide its 2048 tokens"),
         ("bloom7b", ["dp_shard=0"], "dp_shard must be at least 1, got 0"),
