@@ -118,6 +118,7 @@ def test_a_recipe_without_a_fixed_accumulation_keeps_its_identity() -> None:
         ("bloom7b", ["global_batch=512,9", "micro_batch=2"], "global_batch=9 gives no layout on any cluster"),
         ("bloom7b", ["zero_stage=5"], "zero_stage=5 gives no layout on any cluster: zero_stage of fsdp must be one"),
         ("bloom7b", ["engine=fsdp", "zero_stage=1"], "engine=fsdp gives no layout on any cluster"),
+        ("qwen3_30b_a3b", ["engine=ddp"], "cluster: zero_stage of ddp must be one of 0, got 3$"),
         ("bloom7b", ["tp=5"], "tp 5 does not divide the 32 heads of bloom-7b1"),
         ("qwen3_30b_a3b", ["ep=3"], "any cluster: ep 3 does not divide the 128 experts of a block of [^;]*$"),
         ("bloom7b", ["engine=ddp,fsdp", "pp=33"], "cuts bloom-7b1 into 33 stages, more than its 30 blocks with"),
