@@ -243,7 +243,9 @@ class Space(SpaceFields):
             for value in change.values:
                 refusal = against.get((change.axis, value))
                 if refusal is not None and (change.axis, value) in unproven:
-                    raise ValueError(f"{change.axis}={value} gives no layout on any cluster: {refusal.text}")
+                    raise ValueError(
+                        f"{change.axis}={value} gives no layout on any cluster: {refusal.text_on(change.axis, value)}"
+                    )
 
     def combinations(
         self, num_devices: int | None = None, reach: Reach = "named"

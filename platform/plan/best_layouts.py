@@ -19,6 +19,7 @@ from platform.plan.planned import AS_FAST, PARTS, LayoutPlan, PredictedLayout
 from platform.plan.points import UNDIVIDED, PlanPoints, points_of
 from platform.plan.projection import StudyPrior
 from platform.plan.software import distinct, planned_columns
+from search_spaces.reasons import names_value
 from search_spaces.shared_batch import shared_batch
 from search_spaces.space import Space
 from trainers.data.mask_density import keys_per_query
@@ -141,8 +142,15 @@ def _best_of(
 
 
 def _no_layout(points: PlanPoints, space: Space, cluster: ClusterSpec) -> str:
-    """Returns the sentence that no layout of `points` can run on the cluster, with the reasons."""
-    by_count = sorted(points.skipped, key=lambda counted: -counted[1])
+    """Returns the sentence that no layout of `points` can run on the cluster, with the most frequent reasons, before
+    them those that name a value which the user chose.
+    """
+    chosen = [(axis, value) for axis in space.chosen for value in space.axes.get(axis, ())]
+
+    def place(counted: tuple[str, int]) -> tuple[bool, int]:
+        return not any(names_value(counted[0], *pair) for pair in chosen), -counted[1]
+
+    by_count = sorted(points.skipped, key=place)
     reasons = "; ".join(f"{reason} ({count:,} points)" for reason, count in by_count[:_MOST_REASONS])
     if num_others := sum(count for _, count in by_count[_MOST_REASONS:]):
         reasons += f"; {num_others:,} points for other reasons"

@@ -182,6 +182,7 @@ def _kernels(world_size: int) -> list[tuple[ModelSpec, str, Layout]]:
         (MOE, "fp32", zero_0, {"attention": "sdpa", "experts": "grouped", "checkpointing": "selective"}),
         (MOE, "fp32", zero, {"attention": "sdpa", "experts": "grouped", "loss": "chunked"}),
         (MOE, "fp32", zero_2, {"attention": "sdpa", "experts": "loop"}),
+        (MOE, "fp32", zero_3, {"attention": "sdpa", "experts": "grouped", "checkpointing": "full"}),
         (
             BLOOM,
             "bf16",

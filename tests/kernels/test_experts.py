@@ -87,6 +87,24 @@ def test_gradients_are_those_of_transformers_own_model(
     assert (in_effect["experts"], in_effect["routing"]) == (experts, "learned")
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_grouped_products_save_no_view_of_a_parameter(name: str) -> None:
+    """Checks what lets ZeRO-3 free gathered experts between the two passes."""
+    module = model_of(name, "grouped").module
+    stacks = {parameter.data_ptr(): parameter for parameter in module.parameters() if parameter.dim() == 3}
+    saved: list[torch.Tensor] = []
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        saved.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        module(TOKENS)
+    of_stacks = [tensor for tensor in saved if tensor.data_ptr() in stacks]
+    assert len(of_stacks) == len(stacks)
+    assert all(tensor.is_leaf and tensor.shape == stacks[tensor.data_ptr()].shape for tensor in of_stacks)
+
+
 @pytest.mark.parametrize("experts", ["loop", "grouped"])
 def test_all_tokens_may_go_to_the_same_experts(experts: Experts) -> None:
     """Checks that experts without a token have gradients of 0, and the others those of transformers' model."""

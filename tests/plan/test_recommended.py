@@ -78,6 +78,12 @@ def test_where_no_layout_can_stand_the_most_frequent_reasons_are_listed(capsys: 
     assert len(counts) == 3 and counts[0] > counts[1] and f"; {counts[2]} points for other reasons; with --set" in shown
 
 
+def test_a_reason_that_names_a_set_value_comes_before_more_frequent_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["qwen3_30b_a3b", "--cluster", "8xH100", "--set", "ep=16"]) == 2
+    shown = capsys.readouterr().err
+    assert "runs on 8 x H100-SXM: ep 16 does not divide the ranks that share one copy of the model, 8 here" in shown
+
+
 def test_where_nothing_surely_fits_it_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     smallest = (*EDGE, "--set", "micro_batch=1", "--set", "tp=1", "--set", "pp=1")
     least = min(recipe_of(capsys, *smallest, "--top", "500")["layouts"], key=lambda layout: layout["needed_gib"])

@@ -154,7 +154,7 @@ def test_another_mixture_of_experts_is_refused_by_its_key(kind: str, tmp_path: P
         ("phi3", "sliding_window", 0, "sliding_window must be a whole number of tokens above 0, or null, got 0"),
         ("olmo3", "sliding_window", 0, "sliding_window must be a whole number of tokens above 0, or null, got 0"),
         ("llama", "num_experts", 128, "num_experts of .* is 128: this project trains experts in models of gpt_oss"),
-        ("mixtral", "num_experts_per_tok", 9, r"a token takes 1 or more \(num_experts_per_tok\), got 9 of 8"),
+        ("mixtral", "num_experts_per_tok", 9, r"a token takes 1 to all \(num_experts_per_tok\), got 9 of 8"),
         ("mixtral", "num_experts_per_tok", 0, r"at least 1 for experts_per_token \(num_experts_per_tok\), got 0"),
         ("mixtral", "num_local_experts", True, r"a whole number for num_experts \(num_local_experts .*got True"),
         ("mixtral", "sliding_window", 4096, "sliding_window of .* must be null or left out, got 4096"),

@@ -218,6 +218,12 @@ def test_nothing_that_the_contract_runs_is_refused(monkeypatch: pytest.MonkeyPat
             "DeepSpeed does not count a step's tokens by expert, got balance_loss bias: choose engine ddp or fsdp",
         ),
         ({}, {"ep": 2}, GPUS, "ep 2 needs a model with experts, gpt2 has none: choose ep 1"),
+        (
+            {"model": dataclasses.replace(MOE, ffn_size=20)},
+            SHARED_OUT | {"experts": "loop", "compile": "block"},
+            GPUS,
+            "hidden_size of moe is 32 and the width of an expert 20, got ep 2: set it to 1",
+        ),
         ({"model": MOE}, SHARED_OUT | {"experts": "loop"}, GPUS, "got ep 2 and experts loop: choose experts grouped"),
         (
             {"model": MOE},
@@ -237,7 +243,12 @@ def test_nothing_that_the_contract_runs_is_refused(monkeypatch: pytest.MonkeyPat
             GPUS,
             "a shared expert beside experts that ranks share out, got ep 2: choose checkpoint",
         ),
-        ({"model": MOE}, SHARED_OUT | {"ep": 4}, GPUS, "ep 4 groups the 2 ranks that share one copy of the model"),
+        (
+            {"model": MOE},
+            SHARED_OUT | {"ep": 4},
+            GPUS,
+            "ep 4 does not divide the ranks that share one copy of the model, 2 here",
+        ),
         ({"model": MOE}, {**DDP, "experts": "grouped", "ep": 2}, GPUS, "engine fsdp has it, got ep 2: set it to 1"),
         ({"model": MOE}, SHARED_OUT | {"reshard": 2}, GPUS, "reshard must divide dp_shard and be less"),
         (
@@ -247,7 +258,7 @@ def test_nothing_that_the_contract_runs_is_refused(monkeypatch: pytest.MonkeyPat
             "cuts linear layers, and experts are none",
         ),
         ({"model": MOE, "compute_precision": "fp8_rowwise"}, {}, GPUS, "FP8 is for linear layers, and experts are"),
-        ({"model": MOE}, {"engine": "deepspeed", "grad_sync": "every"}, GPUS, "ZeRO-3 frees a gathered parameter"),
+        ({"model": MOE}, {"engine": "deepspeed", "grad_sync": "every"}, GPUS, "got experts loop: choose grouped, zero"),
         ({}, {"compile": "model"}, GPUS, "FSDP2 gathers each block's parameters between blocks"),
         (
             {},

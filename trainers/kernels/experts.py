@@ -178,13 +178,43 @@ def _products(self: Any, rows: Tensor, ends: Tensor) -> Tensor:
 
 def _product(self: Any, rows: Tensor, name: str, ends: Tensor) -> Tensor:
     """Returns the products of rows with their expert's matrix `name`, plus its bias if it has one."""
-    weight = getattr(self, name).to(rows.dtype)
-    products = F.grouped_mm(rows, weight if self.is_transposed else weight.transpose(1, 2), offs=ends)
+    # Compiled code has no ZeRO-3, and torch 2.11's compiler recomputes nothing that an autograd function returns.
+    multiply: Any = _multiplied if torch.compiler.is_compiling() else _Multiplied.apply
+    products = multiply(rows, getattr(self, name).to(rows.dtype), ends, self.is_transposed)
     if not self.has_bias:
         return products
     experts = torch.searchsorted(ends, torch.arange(len(rows), device=rows.device), right=True)
-    apply: Any = _Biased.apply
-    return apply(products, getattr(self, f"{name}_bias").to(rows.dtype), experts)
+    biased: Any = _Biased.apply
+    return biased(products, getattr(self, f"{name}_bias").to(rows.dtype), experts)
+
+
+def _multiplied(rows: Tensor, weight: Tensor, ends: Tensor, is_transposed: bool) -> Tensor:
+    """Returns the products of rows with their expert's matrix, stored [out, in], or [in, out] if `is_transposed`."""
+    return F.grouped_mm(rows, weight if is_transposed else weight.transpose(1, 2), offs=ends)
+
+
+class _Multiplied(torch.autograd.Function):
+    """`_multiplied`, which saves the parameter and no view of it, so that ZeRO-3 can free the gathered values until the
+    backward pass.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weight: Tensor, ends: Tensor, is_transposed: bool) -> Tensor:
+        ctx.save_for_backward(rows, weight, ends)
+        ctx.is_transposed = is_transposed
+        return _multiplied(rows, weight, ends, is_transposed)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
+        rows, weight, ends = ctx.saved_tensors
+        gradient = gradients[0].contiguous()
+        of_rows = of_weight = None
+        if ctx.needs_input_grad[0]:
+            of_rows = _multiplied(gradient, weight, ends, not ctx.is_transposed)
+        if ctx.needs_input_grad[1]:
+            left, right = (rows, gradient) if ctx.is_transposed else (gradient, rows)
+            of_weight = F.grouped_mm(left.t(), right, offs=ends)
+        return of_rows, of_weight, None, None
 
 
 class _Biased(torch.autograd.Function):

@@ -17,6 +17,13 @@ def has_grouped_sizes(model: ModelSpec) -> bool:
     return not model.hidden_size % MULTIPLE and not model.ffn_size % MULTIPLE
 
 
+def _sizes_in_words(model: ModelSpec) -> str:
+    return (
+        f"grouped products have sizes that are multiples of {MULTIPLE}, hidden_size of {model.name} is"
+        f" {model.hidden_size} and the width of an expert {model.ffn_size}"
+    )
+
+
 def expert_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
     """Yields the reasons why the experts of `recipe` cannot run on `layout` with any engine."""
     model = recipe.model
@@ -24,6 +31,7 @@ def expert_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
         if layout.experts != "loop":
             yield f"experts {layout.experts} needs a model with experts, {model.name} has none: choose experts loop"
         return
+    yield from _shared_out_refusals(recipe, layout)
     if layout.experts == "grouped":
         yield from _grouped_refusals(recipe, layout)
     elif layout.compile != "none":
@@ -38,7 +46,6 @@ def expert_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
             "PowerSGD would factor the gradients of all experts of a block as one matrix, got compression"
             f" {recipe.compression}: choose bf16 or none"
         )
-    yield from _shared_out_refusals(recipe, layout)
     if recipe.balance_loss == "aux" and layout.above_one(CUTTING["depth"]):
         yield (
             "a pipeline's first backward pass begins before its last micro-batch has chosen experts, which the balance"
@@ -61,6 +68,8 @@ def _shared_out_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
     """Yields the reasons why expert-parallel ranks cannot share out the experts of a block."""
     if not (shared := layout.in_words(layout.above_one(CUTTING["experts"]))):
         return
+    if not has_grouped_sizes(recipe.model):
+        yield f"{_sizes_in_words(recipe.model)}, got {shared}: set it to 1"
     if layout.experts != "grouped":
         yield (
             f"a rank multiplies the rows that other ranks sent it all at once, got {shared} and experts"
@@ -81,10 +90,7 @@ def _shared_out_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
 def _grouped_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
     model = recipe.model
     if not has_grouped_sizes(model):
-        yield (
-            f"grouped products have sizes that are multiples of {MULTIPLE}, hidden_size of {model.name} is"
-            f" {model.hidden_size} and the width of an expert {model.ffn_size}: choose experts loop"
-        )
+        yield f"{_sizes_in_words(model)}: choose experts loop"
     is_compiled = layout.compile != "none" and layout.parts("experts") == 1
     if is_compiled and recipe.activation_precision != "bf16":
         yield (

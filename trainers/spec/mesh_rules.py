@@ -65,8 +65,8 @@ def _of_groups(recipe: Recipe, layout: Layout) -> Iterator[str]:
             yield f"{name} {degree} needs a model with {declared.cuts}, {recipe.model.name} has none: choose {name} 1"
         elif layout.shards % degree:
             yield (
-                f"{name} {degree} groups the {layout.shards} ranks that share one copy of the model, which it does not"
-                f" divide: choose another {name}"
+                f"{name} {degree} does not divide the ranks that share one copy of the model, {layout.shards} here:"
+                f" choose another {name}"
             )
 
 

@@ -127,7 +127,7 @@ class ModelSpec(ModelSizes):
         elif not 1 <= chosen <= num_experts <= LARGEST_SIZE:
             keys = architecture_of(self.architecture).config_keys
             raise ValueError(
-                f"{self.name} needs 1 to 10^9 experts ({keys['num_experts'][0]}), of which a token takes 1 or more"
+                f"{self.name} needs 1 to 10^9 experts ({keys['num_experts'][0]}), of which a token takes 1 to all"
                 f" ({keys['experts_per_token'][0]}), got {shortened(chosen)} of {shortened(num_experts)}"
             )
 

@@ -117,7 +117,8 @@ class DeepSpeed(EngineCosts):
         leaves = (c.full_checkpointing > 0) & (cached > 0)
         gathers = (c.zero_stage == 3) & (c.shard > 1)
         # Stage 3 reduces each gradient as soon as it is computed, and copies a module's gathered parameters into place.
-        largest = c.last_product / c.parts("width") * cb
+        # Gate and up of all experts are one parameter, two thirds of a block's experts.
+        largest = np.maximum(c.last_product, c.shared_out * 2 / 3) / c.parts("width") * cb
         for root, logits in ranks:
             live = gathering.of_modules(c, block=block, root=root, blocks=blocks) * cb
             before_loss = np.maximum(cached - logits * (1 - cb / c.logit_bytes), 0.0) + root * cb

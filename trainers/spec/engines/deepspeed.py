@@ -83,10 +83,11 @@ class _DeepSpeed(EngineRules):
                 "ZeRO-3 gathers a linear layer's weight when the layer is called, and a fused block calls none, got mlp"
                 f" {layout.mlp}: choose plain, another zero_stage, or engine fsdp at stage 3"
             )
-        if recipe.model.num_experts and stage == 3:
+        if recipe.model.num_experts and stage == 3 and layout.experts != "grouped":
             yield (
-                "ZeRO-3 frees a gathered parameter that products read as it is, and experts are read by parts, which"
-                " would keep them all whole between the two passes: choose zero_stage 1 or 2, or engine fsdp at stage 3"
+                "ZeRO-3 frees a gathered parameter that products read as it is, and a loop over experts reads parts,"
+                f" which would keep all whole between the two passes, got experts {layout.experts}: choose grouped,"
+                " zero_stage 1 or 2, or engine fsdp at stage 3"
             )
         if layout.compile != "none" and stage == 3:
             yield (
