@@ -179,6 +179,12 @@ def test_nothing_that_the_contract_runs_is_refused(monkeypatch: pytest.MonkeyPat
             GPUS,
             "ZeRO-3 gathers each module's parameters by hooks that cannot be compiled, got compile block",
         ),
+        (
+            {},
+            {"engine": "deepspeed", "grad_sync": "every", "checkpointing": "selective"},
+            GPUS,
+            "ZeRO-3 gathers other parameters when a block is recomputed than at first",
+        ),
         ({}, {"experts": "grouped"}, GPUS, "grouped needs a model with experts, gpt2 has none: choose experts loop"),
         ({"model": MOE}, {"compile": "block"}, GPUS, "experts loop reads each expert's token count on the host"),
         ({"model": MOE, "compute_precision": "fp32"}, GROUPED_BLOCKS, GPUS, "compiles grouped products in bf16 alone"),

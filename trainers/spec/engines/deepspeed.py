@@ -89,6 +89,12 @@ class _DeepSpeed(EngineRules):
                 f" which would keep all whole between the two passes, got experts {layout.experts}: choose grouped,"
                 " zero_stage 1 or 2, or engine fsdp at stage 3"
             )
+        if layout.checkpointing == "selective" and stage == 3:
+            yield (
+                "ZeRO-3 gathers other parameters when a block is recomputed than at first, and selective checkpointing"
+                " needs the same operations, got checkpointing selective: choose full or none, another zero_stage, or"
+                " engine fsdp at stage 3"
+            )
         if layout.compile != "none" and stage == 3:
             yield (
                 "ZeRO-3 gathers each module's parameters by hooks that cannot be compiled, got compile"
