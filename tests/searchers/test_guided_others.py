@@ -57,7 +57,7 @@ def test_an_engine_that_others_found_slow_is_passed_over() -> None:
     searcher.update(first, [])
     before = searcher.suggest()
     assert before is not None and before.layout.engine == engine
-    for candidate in ON_TWO[::5]:
+    for candidate in ON_TWO[::3]:
         searcher.overhear(candidate, slow(candidate, 2.0 if candidate.layout.engine == engine else 1.0))
     # With a figure of its own, from which on measurements pass layouts over.
     other = next(each for each in BLOOM if each.layout.engine != engine)
