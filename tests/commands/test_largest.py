@@ -93,8 +93,9 @@ def test_slow_starts_end_at_the_predicted_size(monkeypatch: pytest.MonkeyPatch) 
 
     answer = largest(compiled, _points(SIZES), capacity_gib=13.0)
     assert [point.micro_batch for point in answer.fitting] == [1, 2, 3, 4, 6, 8] and answer.untried == 24
+    assert answer.remark == "after 120 s micro-batches from 12 to 24 were not tried, and may fit"
     everything = largest(compiled, _points(SIZES), capacity_gib=40.0)
-    assert everything.fitting == _points(SIZES) and not everything.untried
+    assert everything.fitting == _points(SIZES) and not everything.untried and not everything.remark
     left = iter([True, False])
     hurried = largest(compiled, _points(SIZES), capacity_gib=13.0, limit_s=1e9, has_time=lambda: next(left))
     assert [point.micro_batch for point in hurried.fitting] == [1, 2] and hurried.untried == 24

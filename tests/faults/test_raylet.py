@@ -53,16 +53,13 @@ def _lost(body: str) -> list[str]:
     return [sys.executable, "-c", LOST.replace("BODY", body)]
 
 
-def test_below_the_first_process_of_a_machine_its_sentence_comes() -> None:
-    """Checks a command whose parent has ended, as after `nohup`, or is a container's first process: Ray takes that for
-    the raylet's end.
+def test_an_orphan_s_sentence_comes() -> None:
+    """Checks a command whose parent has ended, as after `nohup`. Below process 1, which adopts orphans unless another
+    process does, Ray takes that for the raylet's end.
     """
     orphan = ["sh", "-c", '"$@" &', "sh", *_lost(WHILE_IT_STARTS)]
     output = subprocess.run(orphan, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=True)
-    last = output.stderr.splitlines()[-1]
-    if last != "cluster fault: lost below 1" and last.startswith("cluster fault: lost below"):
-        pytest.skip("another process adopts orphans here")
-    assert last == "cluster fault: lost below 1", output.stderr
+    assert output.stderr.splitlines()[-1].startswith("cluster fault: lost below "), output.stderr
 
 
 def test_a_thread_that_still_asks_ray_does_not_end_it() -> None:

@@ -81,7 +81,8 @@ def test_a_sound_result_has_no_caveat() -> None:
 
 def test_sizes_that_were_not_tried_are_named() -> None:
     hurried = measurement(on=UNTRIED, micro_batch=2, tokens_per_s=9.0, untried_micro_batch=128)
-    result = result_of([*SOUND, hurried], planned(in_plan(BEST), in_plan(PLAIN), in_plan(UNTRIED)), *GATED)
+    again = [measurement(on=UNTRIED, micro_batch=2, tokens_per_s=9.0, repeat=number) for number in (1, 2)]
+    result = result_of([*SOUND, hurried, *again], planned(in_plan(BEST), in_plan(PLAIN), in_plan(UNTRIED)), *GATED)
     (caveat,) = result.of_study[0].caveats
     assert caveat.name == "few tried" and f"{UNTRIED.label} (above 2, up to 128)" in caveat.sentence
 

@@ -64,18 +64,16 @@ def largest(
         took_s = time.monotonic() - began_s
         if low >= 0 and (took_s > limit_s or not has_time()):
             is_late = took_s > limit_s
-            after = f"after {limit_s:.0f} s" if is_late else "for want of time in the budget"
-            first, last = points[low + 1].micro_batch, points[high - 1].micro_batch
-            sizes = f"micro-batch {first} was" if first == last else f"micro-batches from {first} to {last} were"
             # A wrong prediction costs one more run, for which the budget may have no time.
             most = _most(held, capacity_gib) if is_late else None
             assumed = max(low + 1, sum(point.micro_batch <= (most or 0) for point in points[:high]))
-            return LargestFound(
-                fitting=tuple(points[:assumed]),
-                ended=ended,
-                remark=f"{after} {sizes} not tried, and may fit",
-                untried=last if assumed < high else 0,
-            )
+            found = LargestFound(fitting=tuple(points[:assumed]), ended=ended)
+            if assumed == high:
+                return found
+            after = f"after {limit_s:.0f} s" if is_late else "for want of time in the budget"
+            first, last = points[assumed].micro_batch, points[high - 1].micro_batch
+            sizes = f"micro-batch {first} was" if first == last else f"micro-batches from {first} to {last} were"
+            return dataclasses.replace(found, remark=f"{after} {sizes} not tried, and may fit", untried=last)
         most = _most(held, capacity_gib)
         index = _next(points, low, high, most, likely, bisects=ended is not None)
         batch, run = points[index], runs(points[index])

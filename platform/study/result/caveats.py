@@ -74,7 +74,7 @@ def _few_tried(evidence: Evidence) -> str:
     coverage, reasons = evidence.coverage, list[str]()
     if coverage is not None and coverage.not_tried and coverage.num_tried:
         reasons.append(f"{coverage.words} were tried, and another one may be faster")
-    if short := [run for point in evidence.points if (run := point.main_run).untried_micro_batch]:
+    if short := [run for point in evidence.points for run in point.all if run.untried_micro_batch]:
         named = ", ".join(
             f"{run.layout.label} (above {run.batch.micro_batch}, up to {run.untried_micro_batch})"
             for run in short[:_MOST_NAMED]
