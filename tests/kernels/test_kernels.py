@@ -345,3 +345,14 @@ def test_the_parts_of_a_sequence_look_back_on_as_many_tokens(size: int) -> None:
     orders = [order_of(rank, size, 64) for rank in range(size)]
     assert torch.equal(torch.cat(orders).sort().values, torch.arange(64))
     assert len({int((order + 1).sum()) for order in orders}) == 1
+
+
+@pytest.mark.parametrize(("count", "reduces"), [(8, False), (16, False), (64, True)])
+def test_a_sum_of_few_rows_is_compiled_into_additions_of_whole_rows(count: int, reduces: bool) -> None:
+    from torch._inductor.utils import run_and_get_code
+
+    rows = torch.randn(32, count, 64, dtype=torch.bfloat16)
+    compiled_sum = compiled.static(lambda rows: rows.sum(dim=1))
+    sums, (code, *_) = run_and_get_code(compiled_sum, rows)
+    assert ("tmp_acc" in code) == reduces
+    torch.testing.assert_close(sums, rows.sum(dim=1), rtol=1e-2, atol=0.05)

@@ -18,6 +18,11 @@ engines and not code generation.
 _MAX_GRAPHS = 64
 """Largest number of graphs per function: a ladder's micro-batches, with and without gradients. Dynamo's default is 8.
 """
+_LONGEST_UNROLLED = 16
+"""Longest sum that becomes additions of whole rows. A kernel that reduces the values of few rows reads 64 bytes of each
+at a time: the sum over 8 experts of Qwen3-30B-A3B took 6.5 times as long as its rows take to read
+(docs/lab/kernels.csv#experts-traced.1). Inductor's default is 7.
+"""
 _WRAPPED = "_torchdynamo_orig_callable"
 
 
@@ -37,6 +42,10 @@ def static(function: Callable[..., Any], *, any_size: bool = False) -> Any:
     dynamo.recompile_limit = _MAX_GRAPHS
     # DDP's splitting of graphs at buckets supports neither FlexAttention nor checkpointing, and a block is small.
     dynamo.optimize_ddp = False
+    if BACKEND == "inductor":
+        import torch._inductor.config as inductor
+
+        inductor.unroll_reductions_threshold = _LONGEST_UNROLLED + 1
     return torch.compile(function, dynamic=any_size, fullgraph=True, backend=BACKEND)
 
 
