@@ -158,6 +158,10 @@ class DeviceColumns:
     plain_flops: Array
     """Sustained rate of products that cannot use the matrix units."""
     peak_flops: Array
+    power_share: Array
+    """Mean rate of the matrix units over a block, as a share of `matmul_flops`, above which the power cap lowers
+    clocks; infinite if unknown.
+    """
     flash_flops: Array
     """Sustained rate of causal FlashAttention at the model's head width over long sequences."""
     flash_half_length: Array

@@ -15,6 +15,7 @@ from platform.cost_model.engines import costs_of
 from platform.cost_model.hardware import BANDWIDTH_SHARE
 
 ADAFACTOR_PASSES = constants.number("compute", "ADAFACTOR_PASSES")
+ADAM_VALUES = constants.number("compute", "ADAM_VALUES")
 TILE_COLUMNS = constants.number("compute", "TILE_COLUMNS")
 SMALLER_TILES = tuple((float(parts), share) for parts, share in constants.words("compute", "SMALLER_TILES").items())
 SOFTMAX_PASSES = constants.number("compute", "SOFTMAX_PASSES")
@@ -226,12 +227,14 @@ def optimizer_s(columns: Columns, parameters: Array) -> Array:
     """Returns the seconds of the optimizer step over `parameters` of one rank: memory traffic, or host seconds for
     offloaded states.
 
-    Adam reads gradient, master and two moments and writes master and moments (28 bytes in fp32), then writes the
-    low-precision copy; the norm reads gradients once more (states: ZeRO, arXiv 1910.02054, section 3.1). Adafactor has
-    no moments, and makes `ADAFACTOR_PASSES` passes over tensors of a gradient's size.
+    Adam reads gradient, master and two moments and writes master and moments (28 bytes in fp32; fewer in 16 bits, where
+    arithmetic takes longer), then writes the low-precision copy; the norm reads gradients once more (states: ZeRO,
+    arXiv 1910.02054, section 3.1). Adafactor has no moments, and makes `ADAFACTOR_PASSES` passes over tensors of a
+    gradient's size.
     """
     passes = np.where(columns.moments > 0, 3 + 2 * columns.moments, ADAFACTOR_PASSES)
-    held = columns.state_bytes * passes
-    traffic = parameters * (held + columns.state_bytes + columns.compute_bytes)
-    on_device = traffic / (columns.bandwidth * BANDWIDTH_SHARE)
+    bandwidth = columns.bandwidth * BANDWIDTH_SHARE
+    arithmetic = np.where(columns.moments > 0, 1 / (columns.units * ADAM_VALUES), 0.0)
+    stepping = np.maximum(columns.state_bytes * passes / bandwidth, arithmetic)
+    on_device = parameters * (stepping + (columns.state_bytes + columns.compute_bytes) / bandwidth)
     return np.where(columns.states_on_host > 0, offload.optimizer_s(columns, parameters), on_device)

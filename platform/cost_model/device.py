@@ -37,6 +37,10 @@ class Device:
     """Log deviation of the device's rates if no training run on it was available."""
     link_gb_per_s: float | None = None
     """Datasheet bandwidth of the link between devices, one direction; None for the catalogue's value."""
+    power_share: float | None = None
+    """Mean rate of the matrix units over a block, as a share of `matmul_share` x peak, above which the power cap lowers
+    clocks; None where no trace shows it.
+    """
     best_tflops: float | None = None
     """Rate of the best bf16 product in a published benchmark (stas00/ml-engineering, compute/accelerator, "maximum
     achievable matmul FLOPS"); None without one.

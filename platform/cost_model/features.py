@@ -229,7 +229,8 @@ def _of_kernels(work: TrainingWork, layouts: LayoutArrays, architecture: str) ->
     fused = of_words(lambda word: word != "none", "compile")
 
     def passes(compile_: str, mlp: str) -> tuple[float, float]:
-        return activation_passes(stepwise, gated=gated, fused=compile_ != "none", mlp=mlp)
+        fused = compile_ != "none"
+        return activation_passes(stepwise, gated=gated, fused=fused, mlp=mlp, casts=work.precision == "fp8")
 
     def copies(compile_: str, mlp: str) -> float:
         return inner_copies(stepwise, gated=gated, fused=compile_ != "none", mlp=mlp)
@@ -366,6 +367,8 @@ def _of_cluster(
         "half_depth": 32 if precision == "fp32" else HALF_DEPTH.get(device.architecture, HALF_DEPTH["other"]),
         "plain_flops": device.peak_tflops("fp32") * device.scale("fp32") * 1e12 * device.matmul_share,
         "peak_flops": peak,
+        # FP8 products take about half of the energy of as many in 16 bits; where they reach the cap is not known.
+        "power_share": device.power_share if device.power_share and precision != "fp8" else math.inf,
         "flash_flops": half * device.flash_share * width_share(head_dim, device.architecture),
         "flash_half_length": half_length(device.architecture),
         "bandwidth": device.bandwidth_gb_per_s * 1e9,

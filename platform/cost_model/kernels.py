@@ -11,6 +11,7 @@ BIASED_FLASH = constants.number("kernels", "BIASED_FLASH")
 ALIBI_RATE = constants.words("kernels", "ALIBI_RATE")
 HOPPER_RATE = constants.words("kernels", "HOPPER_RATE")
 PRODUCT_GELU = constants.pair("kernels", "PRODUCT_GELU")
+FUSED_GATE = constants.pair("kernels", "FUSED_GATE")
 FLASH_HALF_LENGTH = constants.words("kernels", "FLASH_HALF_LENGTH")
 EXPONENTIAL_WIDTH = constants.words("kernels", "EXPONENTIAL_WIDTH")
 FLASH_WIDTH = 128
@@ -140,16 +141,19 @@ def inner_copies(stepwise: StepwiseActivation | None, *, gated: bool, fused: boo
 
 
 def activation_passes(
-    stepwise: StepwiseActivation | None, *, gated: bool, fused: bool, mlp: str = "plain"
+    stepwise: StepwiseActivation | None, *, gated: bool, fused: bool, mlp: str = "plain", casts: bool = False
 ) -> tuple[float, float]:
     """Returns the activation's reads and writes per inner value, forward and backward.
 
     If transformers computes an activation step by step, each kernel reads one or two values and writes one. Other eager
-    activations are one kernel and the gate's product, with casts and copies around them.
+    activations are one kernel and the gate's product, with casts and copies around them. If products cast their inputs
+    to FP8 (`casts`), a compiled gate is computed again in each search for a largest value.
     """
     if mlp == "quack":
         return PRODUCT_GELU
     if stepwise and not fused:
         return stepwise.forward_accesses, stepwise.backward_accesses
+    if gated and fused and not casts:
+        return FUSED_GATE
     forward = (2.0 if fused else 4.4) * (1 + gated)
     return forward, 1.8 * forward

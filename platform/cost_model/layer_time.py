@@ -4,10 +4,12 @@ import dataclasses
 
 import numpy as np
 
-from platform.cost_model import adapters, blocks
+from platform.cost_model import adapters, blocks, constants
 from platform.cost_model.columns import Array, Columns, checkpointed_share
 from platform.cost_model.compute import weight_casts_s, weight_traffic_s
 from platform.cost_model.engines import costs_of
+
+POWER_EXPONENT = constants.number("compute", "POWER_EXPONENT")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,14 +38,35 @@ def layer_seconds(columns: Columns) -> LayerSeconds:
     (passes_again,) = blocks.mean(
         columns, lambda kind: (kind.passes_again_s(columns, kind.passes_s(columns, tokens)[0]),)
     )
-    again, attention_again = _again_seconds(columns, tokens, attention, products, passes, passes_again)
     weights = weight_traffic_s(columns, columns.gathered_block) + weight_casts_s(columns, columns.gathered_block)
+    slower = _under_power_cap(
+        columns, products + products_backward, attention + attention_backward, passes + passes_backward + weights
+    )
+    products, products_backward = products * slower, products_backward * slower
+    attention, attention_backward = attention * slower, attention_backward * slower
+    again, attention_again = _again_seconds(columns, tokens, attention, products, passes, passes_again)
     return LayerSeconds(
         forward=products + attention + passes,
         backward=products_backward + attention_backward + passes_backward + weights,
         again=again,
         attention=attention + attention_backward + attention_again,
     )
+
+
+def _under_power_cap(c: Columns, products: Array, attention: Array, other: Array) -> Array:
+    """Returns the time of products and attention relative to that at the clocks of `Columns.matmul_flops`, given a
+    block's seconds at these.
+
+    A device at its power cap lowers its clocks until the mean power of a few milliseconds is the cap's. Matrix units
+    take most of it, so clocks follow their mean rate over a block: passes over memory between products let these run
+    faster. Other software's rates contain its own mix.
+    """
+    if np.all(np.isinf(c.power_share)):
+        return np.ones(())
+    done = products * c.matmul_flops / (1 + c.half_depth / c.hidden) + attention * c.flash_flops
+    mean = done / (products + attention + other) / c.matmul_flops
+    slower = np.maximum(mean / c.power_share, 1.0) ** POWER_EXPONENT
+    return np.where(c.own_mesh > 0, slower, 1.0)
 
 
 def _again_seconds(

@@ -79,7 +79,7 @@ def stack_features(row: Row, work: TrainingWork, cluster: ClusterSpec, split: fl
         "fused": fused and "mlp" not in lacks,
         "mlp": row.get("mlp") or "plain",
     }
-    forward, backward = activation_passes(stepwise, **mlp)
+    forward, backward = activation_passes(stepwise, casts=work.precision == "fp8", **mlp)
     features = {
         **stack_costs(software, row.get("tp_overlap", ""), row.get("dp_overlap", ""), row.get("cp_comm", "")),
         "rate_sigma": 0.0 if of_this_project else matmul_ratio(software, cluster.device.architecture)[1],

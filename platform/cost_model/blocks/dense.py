@@ -14,7 +14,7 @@ from platform.cost_model.hardware import BANDWIDTH_SHARE
 
 FUSED_REPLICATED = constants.number("compute", "FUSED_REPLICATED")
 FUSED_SHUFFLE = constants.number("compute", "FUSED_SHUFFLE")
-ROTARY_PASSES = constants.number("compute", "ROTARY_PASSES")
+ROTARY_PASSES = constants.words("compute", "ROTARY_PASSES")
 EAGER_FACTOR = constants.number("compute", "EAGER_FACTOR")
 KERNEL_S = constants.number("compute", "KERNEL_S")
 KERNELS = constants.words("compute", "KERNELS")
@@ -63,13 +63,20 @@ class DenseCosts:
         h, tp = c.hidden, c.tp
         qkv, inner = (c.attention_width + 2 * c.kv_width) / tp, c.blocks["ffn"] / tp
         replicated = FUSED_REPLICATED * h / np.where(c.sequence_parallel > 0, tp, 1.0)
-        rotation = ROTARY_PASSES * c.rotary * (c.attention_width + c.kv_width) / tp
-        is_fused = c.fused > 0
+        is_fused, is_compiled = c.fused > 0, c.compiled_calls > 0
+        rotated = c.rotary * (c.attention_width + c.kv_width) / tp
+        # Compiled code lays queries and keys out as it rotates them; attention reads values in place.
+        shuffle = np.where(is_compiled & (c.rotary > 0), 0.0, FUSED_SHUFFLE * qkv)
         wide = np.where(
             costs_of(c).autocasts(c), np.where(is_fused, AUTOCAST_FACTOR["fused"], AUTOCAST_FACTOR["eager"]), 1.0
         )
-        values = (replicated * wide + FUSED_SHUFFLE * qkv + rotation) * np.where(is_fused, 1.0, EAGER_FACTOR)
+        values = (replicated * wide + shuffle) * np.where(is_fused, 1.0, EAGER_FACTOR)
         values = values + c.software.unfused_norm_passes * h / np.where(c.sequence_parallel > 0, tp, 1.0)
+        by_parts = ROTARY_PASSES["parts"] * np.where(is_fused, 1.0, EAGER_FACTOR)
+        rotation, rotation_backward = (
+            rotated * np.where(is_compiled, ROTARY_PASSES[way], by_parts * factor)
+            for way, factor in (("compiled", 1.0), ("compiled_backward", BACKWARD_FACTOR))
+        )
         per_value = tokens * c.compute_bytes / (c.bandwidth * BANDWIDTH_SHARE)
         gelu, gelu_backward = (np.where(widens_gelu(c), factor, 1.0) for factor in WIDE_GELU)
         # Kernels fused by hand take theirs within the rates that their software's runs show. A product that computes
@@ -78,8 +85,9 @@ class DenseCosts:
         kernels = np.where(is_fused, KERNELS["compiled"] * (c.compiled_calls > 0), eager)
         ends = KERNEL_S * kernels * wide
         return (
-            (values + inner * c.activation_forward * gelu) * per_value + ends,
-            (BACKWARD_FACTOR * values + inner * c.activation_backward * gelu_backward) * per_value + 2 * ends,
+            (values + rotation + inner * c.activation_forward * gelu) * per_value + ends,
+            (BACKWARD_FACTOR * values + rotation_backward + inner * c.activation_backward * gelu_backward) * per_value
+            + 2 * ends,
         )
 
     def passes_again_s(self, c: Columns, passes: Array) -> Array:

@@ -1,0 +1,86 @@
+"""Parts of a micro-step beside traces of one H200 (docs/lab/kernels.csv#blocks-traced), 16,384 tokens each."""
+
+import dataclasses
+
+import pytest
+
+from platform.cost_model import blocks
+from platform.cost_model.compute import optimizer_s
+from platform.cost_model.layer_time import layer_seconds
+from search_spaces.llama3 import LLAMA3_8B
+from tests.cost_model.points import changed, point
+from trainers.spec.layout import Layout
+from trainers.spec.model import ModelSpec
+
+LLAMA_8 = dataclasses.replace(LLAMA3_8B, num_layers=8)
+LLAMA_1B = ModelSpec.from_config(
+    {
+        "model_type": "llama",
+        "hidden_size": 2048,
+        "intermediate_size": 5632,
+        "num_hidden_layers": 22,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "vocab_size": 32000,
+        "max_position_embeddings": 2048,
+    },
+    name="llama-1b",
+)
+STABLELM2 = ModelSpec.from_config(
+    {
+        "model_type": "stablelm",
+        "hidden_size": 2048,
+        "intermediate_size": 5632,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 32,
+        "partial_rotary_factor": 0.25,
+        "use_qkv_bias": True,
+        "vocab_size": 100352,
+        "max_position_embeddings": 4096,
+    },
+    name="stablelm2",
+)
+LAYOUT = Layout(engine="ddp", attention="sdpa", loss="chunked", compile="block")
+
+
+@pytest.mark.parametrize(
+    ("model", "seq_len", "products_ms", "attention_ms", "passes_ms"),
+    [
+        (STABLELM2, 4096, 175.1, 70.4, 26.6),
+        (LLAMA_1B, 2048, 139.9, 37.9, 19.0),
+        (LLAMA_8, 4096, 251.4, 37.5, 15.3),
+    ],
+    ids=["stablelm2", "llama-1b", "llama-8b"],
+)
+def test_products_attention_and_passes_of_gated_blocks_take_what_traces_show(
+    model: ModelSpec, seq_len: int, products_ms: float, attention_ms: float, passes_ms: float
+) -> None:
+    columns = point(
+        LAYOUT,
+        cluster="1xH200",
+        model=model,
+        micro_batch=16384 // seq_len,
+        grad_accum=8,
+        seq_len=seq_len,
+        state_precision="bf16",
+    )
+    tokens = columns.tokens
+    layer = layer_seconds(columns)
+    traced = 1e-3 * (products_ms + attention_ms + passes_ms)
+    weights = float((layer_seconds(columns).backward - layer_seconds(changed(columns, layer_parameters=0)).backward)[0])
+    of_block = float((layer.forward + layer.backward)[0]) - weights
+    assert model.num_layers * of_block == pytest.approx(traced, rel=0.035)
+    passes = sum(float(part[0]) for part in blocks.mean(columns, lambda kind: kind.passes_s(columns, tokens)))
+    # Kernels' starts and ends lie between those of a trace.
+    starts = 27 * 4e-6
+    assert model.num_layers * (passes - starts) == pytest.approx(1e-3 * passes_ms, rel=0.16)
+
+
+def test_steps_of_adamw_with_16_bit_states_are_bound_by_arithmetic() -> None:
+    """Checks the traced kernels of 2.8 and 7.7 billion parameters: 16.6 and 41.2 ms for updates alone."""
+    columns = point(LAYOUT, cluster="1xH200", model=LLAMA_8, state_precision="bf16")
+    gradients = 4 / (4800e9 * 0.85)  # the norm reads them, and a copy is written
+    for parameters, milliseconds in ((2.80e9, 16.6), (7.73e9, 41.2)):
+        update = float(optimizer_s(columns, parameters)[0]) - parameters * gradients
+        assert update == pytest.approx(milliseconds / 1e3, rel=0.12)
