@@ -4,6 +4,7 @@
 
 import dataclasses
 import functools
+import tempfile
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 from tests.contract import whole_tensors
 from tests.contract.float8_cases import float8_recipe
 from tests.contract.group import run_group
+from tests.training.engines_group import Hop, hops
 from trainers import data
 from trainers.distributed.state import Counters
 from trainers.engines.create import create_engine
@@ -121,20 +123,24 @@ def _loaded(*, forgets: bool) -> list[str]:
     return reported if same else [*reported, "another step"]
 
 
-def _run_all(names: list[str]) -> dict[str, Any]:
+def _run_all(folder: str) -> dict[str, Any]:
     results: dict[str, Any] = {}
-    for name in names:
+    for name in CASES:
         kept, cast = (_run(CASES[name], how) for how in ("kept", "cast"))
         results[name] = (_differences(kept, cast), kept[3], cast[3])
     forgotten, cast = _run(CASES["eager"], "kept", forgets=True), _run(CASES["eager"], "cast")
     results["forgotten"] = (_differences(forgotten, cast), forgotten[3])
+    kept, cast = (Layout(**_TWO, fp8_weights=how) for how in ("kept", "cast"))  # pyright: ignore[reportArgumentType]
+    hop = Hop(recipe=_recipe("llama", {"global_batch": 4}), saved_by=kept, loaded_by=(kept, cast), folder=folder)
+    (results["resumed"],) = hops([hop])
     results["loaded"] = [_loaded(forgets=forgets) for forgets in (False, True)]
     return results
 
 
 @functools.cache
 def results() -> dict[str, Any]:
-    return run_group(_run_all, [*CASES], 2)
+    with tempfile.TemporaryDirectory() as folder:
+        return run_group(_run_all, folder, 2)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -148,6 +154,11 @@ def test_casts_that_are_not_renewed_after_a_step_are_seen() -> None:
     differences, wrong = results()["forgotten"]
     assert differences == ["losses and norms", "gradients", "weights"]
     assert wrong == ["fp8_weights in effect is kept from other weights, the layout or recipe asks for kept"]
+
+
+def test_a_resumed_training_has_the_losses_of_one_that_went_on() -> None:
+    curves = results()["resumed"]
+    assert curves.continued == [curves.undisturbed] * 2
 
 
 def test_weights_that_are_loaded_are_cast_anew() -> None:
