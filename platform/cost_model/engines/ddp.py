@@ -47,7 +47,7 @@ class Ddp(EngineCosts):
 
     def float8_casts(self, c: Columns) -> Array:
         """Returns the bytes of casts in both passes. A kept weight is only laid out by columns for the input's
-        gradient: a byte read and a byte written (torchao 0.18, `preprocess_addmm`).
+        gradient: a byte read and a byte written (torchao 0.18, operand of `torch._scaled_mm`).
         """
         return np.where(_keeps(c), 2.0, super().float8_casts(c))
 

@@ -57,7 +57,7 @@ def test_kernels_that_only_this_project_has_are_named_with_what_runs_in_their_pl
 def test_kept_fp8_weights_are_not_carried_since_their_products_are_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    even = dataclasses.replace(MODEL, hidden_size=32, num_heads=2)
+    even = dataclasses.replace(LONG, architecture="gpt_neox", hidden_size=32)
     recipe = dataclasses.replace(RECIPE, model=even, seq_len=16, compute_precision="fp8_tensorwise")
     layout = Layout(engine="ddp", dp_replicate=2, fp8_weights="kept")
     target = write_layout(tmp_path / "layout.json", layout, recipe=recipe)
