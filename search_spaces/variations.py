@@ -22,6 +22,7 @@ _VARIED = (
     "reshard",
     "after_backward",
     "dp_shard",
+    "fp8_weights",
 )
 _OF_EXCHANGES = ("bucket_mib", "overlap", "prefetch", "reshard", "after_backward")
 """Axes without effect on a single data-parallel rank, which exchanges nothing."""
@@ -57,6 +58,14 @@ def variations(*kernels: str) -> tuple[dict[str, tuple[Any, ...]], ...]:
         {**of_engines, "reshard": (2, 4, 8)},
         {**of_engines, "after_backward": ("keep",)},
         {**of_engines, "dp_shard": (2, 4, 8)},
+        # In FP8 recipes under DDP they are faster wherever they fit, so each way to save memory is tried beside them.
+        {
+            **fastest,
+            "loss": ("chunked", "plain"),
+            "checkpointing": ("none", "selective", "full"),
+            "grad_sync": ("last",),
+            "fp8_weights": ("kept",),
+        },
     )
 
 

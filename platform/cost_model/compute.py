@@ -177,16 +177,13 @@ def weight_traffic_s(c: Columns, parameters: Array) -> Array:
 
 
 def weight_casts_s(c: Columns, parameters: Array) -> Array:
-    """Returns the seconds per micro-batch of casting weights to FP8 for their products: `cast_bytes` each before the
-    forward product, and for the input's gradient the cast without the search for the largest value (torchao 0.18,
-    `Float8Linear`, whose autograd function saves uncast weights).
+    """Returns the seconds per micro-batch of casting weights to FP8 for their products, as the engine does.
 
     TransformerEngine casts at most once per step, in the first micro-batch (`is_first_microbatch`) or in the
     optimizer's step (`fp8_params` of NeMo's recipes); this is neglected.
     """
-    moved = np.maximum(2 * c.cast_bytes - c.compute_bytes, 0.0)
-    cast_before = (c.software.keeps_casts > 0) | costs_of(c).gathers_casts(c)
-    return np.where(cast_before, 0.0, parameters * moved / (c.bandwidth * BANDWIDTH_SHARE))
+    moved = np.where(c.software.keeps_casts > 0, 0.0, costs_of(c).float8_casts(c))
+    return parameters * moved / (c.bandwidth * BANDWIDTH_SHARE)
 
 
 def casts_softmax(c: Columns) -> Mask:

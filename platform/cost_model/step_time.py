@@ -212,7 +212,7 @@ def _exchange_s(c: Columns, stages: Stages, slot: Array, backward: Array) -> tup
     trained = c.trained(owned)
     exchanged = engine.data_s(c, Load(owned=owned, trained=trained, blocks=blocks, slot=slot, backward=backward))
     data = np.where((c.ranks(SHARING) > 1) | (c.parameters_on_host > 0), exchanged, 0.0)
-    optimizer = optimizer_s(c, trained / engine.optimizer_ranks(c)) + host_step_s(c)
+    optimizer = optimizer_s(c, trained / engine.optimizer_ranks(c)) + host_step_s(c) + engine.step_casts_s(c, blocks)
     data = data + tied_ends_s(c, engine.tied_ranks(c))
     return data + engine.gradients_to_host_s(c, trained), optimizer
 

@@ -19,8 +19,8 @@ _TOP = """# Axes
 
 `--set NAME=VALUE[,VALUE]` replaces the values of any of these. An axis of the layout must not change the loss curve; a
 field of the recipe may, so each of its values has a winner of its own. *Engines* (and ZeRO stages) run a
-value other than the default with the recipe of `bloom7b`, or of `qwen3_30b_a3b` where experts are meant; blank means
-all.
+value other than the default with the recipe of `bloom7b`, or of `qwen3_30b_a3b` where experts are meant, or in FP8;
+blank means all.
 
 `micro_batch` (the ladder of micro-batches) and `point` (the names of a space's points) are taken by `--set` too.
 [degrees.md](degrees.md) has the axes by architecture, [options.md](options.md) the options.
@@ -29,6 +29,8 @@ _EXAMPLE = "bloom7b"
 _EXAMPLES: Mapping[str, str] = dict.fromkeys(("balance_loss", "ep", "experts", "routing"), "qwen3_30b_a3b")
 """Space whose recipe is used to ask the engines about an axis, if it is another than `_EXAMPLE`."""
 _INTERLEAVED = {"pp": 2, "schedule": "interleaved", "virtual": 2}
+_RECIPES: Mapping[str, Mapping[str, Any]] = {"fp8_weights": {"compute_precision": "fp8_tensorwise"}}
+"""Fields of a recipe without which an axis is refused."""
 _GOES_WITH: Mapping[str, Mapping[str, Any]] = {
     "cp": {"attention": "sdpa"},
     "cp_exchange": {"attention": "sdpa", "cp": 2},
@@ -80,7 +82,7 @@ def _changed(rules: EngineRules, stage: int, kind: type, name: str) -> Iterator[
     """Yields the example's recipe with a layout of the engine at `stage`, with another value of the axis in one of
     them.
     """
-    recipe = _recipe(_EXAMPLES.get(name, _EXAMPLE))
+    recipe = dataclasses.replace(_recipe(_EXAMPLES.get(name, _EXAMPLE)), **_RECIPES.get(name, {}))
     degrees = {"dp_shard": 4} if stage else {"dp_replicate": 4}
     plain: dict[str, Any] = {
         "engine": rules.name,

@@ -146,7 +146,8 @@ def _layouts(axis: str, value: Any, usual: Mapping[str, Any]) -> Iterator[dict[s
 
 def _recipe(architecture: str, axis: str, value: Any) -> Recipe:
     if axis not in _IN_RECIPE:
-        return _plain_recipe(architecture)
+        in_float8 = {"compute_precision": "fp8_tensorwise"} if axis == "fp8_weights" else {}
+        return dataclasses.replace(_plain_recipe(architecture), **in_float8)
     with_value = {"state_precision": {"compute_precision": "bf16"}}.get(axis, {})
     return dataclasses.replace(_plain_recipe(architecture), **{**with_value, axis: value})
 

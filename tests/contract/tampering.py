@@ -12,6 +12,7 @@ from deepspeed.accelerator import get_accelerator
 
 from tests.contract import whole_tensors
 from tests.contract.cases import BLOOM, recipe
+from tests.contract.float8_cases import float8_recipe
 from trainers.data import source
 from trainers.engines import deepspeed as deepspeed
 from trainers.engines.create import create_engine
@@ -29,6 +30,8 @@ ADAFACTOR = recipe(BLOOM, optimizer="adafactor")
 MATRICES = dataclasses.replace(ADAMW, decay="matrices")
 POWERSGD = recipe(BLOOM, compression="powersgd_4")
 BF16_SUMS = recipe(BLOOM, compression="bf16")
+FLOAT8 = float8_recipe("bloom", "fp8_tensorwise")
+CASTS_KEPT = Layout(engine="ddp", fp8_weights="kept")
 
 
 def _higher_stage(engine: Any) -> None:
@@ -114,6 +117,16 @@ def _a_norm_decays(engine: Any) -> None:
     matrices["params"].append(vectors["params"].pop())
 
 
+def _cast_in_a_layer(engine: Any) -> None:
+    layer = engine.module.module.transformer.h[1].mlp.dense_h_to_4h
+    layer.__class__ = type(layer).__mro__[1]
+
+
+def _older_casts(engine: Any) -> None:
+    with torch.no_grad():
+        engine.module.module.transformer.h[1].mlp.dense_h_to_4h.weight.mul_(3)
+
+
 def _nothing(engine: Any) -> None:
     """Leaves the engine as it was asked for."""
 
@@ -142,6 +155,14 @@ TAMPERINGS: dict[str, tuple[Layout, Callable[[Any], None], str, Recipe]] = {
     "another rank in PowerSGD": (DDP, _other_rank, "compression in effect is powersgd_1", POWERSGD),
     "nothing compressed": (DDP, _without_hook, "compression in effect is none", BF16_SUMS),
     "compression in ZeRO-2": (ZERO, _nothing, "the engine does not report its compression", BF16_SUMS),
+    "nothing where casts are kept": (CASTS_KEPT, _nothing, "", FLOAT8),
+    "a layer that casts in each pass": (
+        CASTS_KEPT,
+        _cast_in_a_layer,
+        "fp8_weights in effect is kept in 7 of 8 layers",
+        FLOAT8,
+    ),
+    "casts of other weights": (CASTS_KEPT, _older_casts, "fp8_weights in effect is kept from other weights", FLOAT8),
     "nothing in DDP with Adafactor": (DDP, _nothing, "", ADAFACTOR),
     "another clipping in Adafactor": (
         DDP,

@@ -6,9 +6,11 @@ memory model counts.
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Generator
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -16,13 +18,16 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+from torchao.float8.float8_linear_utils import swap_linear_layers
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
+from platform.cost_model.engines.ddp import Ddp
 from platform.cost_model.engines.fsdp import _saved_again
 from platform.cost_model.features import from_points
 from platform.cost_model.hardware import find_cluster
 from platform.cost_model.memory import _block_bytes
+from trainers.models.float8 import KeptCasts, _layers
 from trainers.spec.batch import BatchPoint
 from trainers.spec.layout import Layout
 from trainers.spec.model import ModelSpec
@@ -52,8 +57,10 @@ def _one_rank() -> Generator[None, None, None]:
         dist.destroy_process_group()
 
 
-def _saved(*, float8: bool, gathered: bool) -> list[torch.Tensor]:
-    """Returns the tensors, without parameters, that a compiled block saves for its backward pass, each storage once."""
+def _saved(*, float8: bool, gathered: bool, kept: bool = False) -> list[torch.Tensor]:
+    """Returns the tensors, without parameters, that a compiled block saves for its backward pass, each storage once;
+    kept casts of weights among them.
+    """
     torch._dynamo.reset()
     config = LlamaConfig(
         hidden_size=HIDDEN, intermediate_size=FFN, num_attention_heads=8, num_key_value_heads=2, num_hidden_layers=1
@@ -63,6 +70,10 @@ def _saved(*, float8: bool, gathered: bool) -> list[torch.Tensor]:
     if float8:
         recipe = Float8LinearConfig.from_recipe_name("tensorwise")
         convert_to_float8_training(block, config=dataclasses.replace(recipe, enable_fsdp_float8_all_gather=gathered))
+        if kept:
+            make = functools.partial(_layers()[1].from_float, config=recipe)
+            swap_linear_layers(block, make, module_filter_fn=lambda layer, _: isinstance(layer, nn.Linear))
+            KeptCasts([block]).renew()
     config._attn_implementation = "sdpa"
     parameters = {parameter.data_ptr() for parameter in block.parameters()} if not gathered else set[int]()
     block.forward = torch.compile(block.forward, backend="aot_eager_decomp_partition")
@@ -94,6 +105,17 @@ def test_a_compiled_block_saves_what_is_told_and_in_fp8_what_its_products_give(p
     predicted, *_ = _block_bytes(_row(precision, engine="ddp"))
     # Beside it: rotary tables, the largest of attention, the norms' scales; in FP8 one cast input.
     assert predicted < saved < 1.08 * predicted
+
+
+def test_kept_casts_are_read_in_both_passes_and_no_copy_of_a_weight_is_saved() -> None:
+    casts = [tensor for tensor in _saved(float8=True, gathered=False, kept=True) if tensor.dtype is torch.float8_e4m3fn]
+    weights = [tensor for tensor in casts if TOKENS not in tensor.shape]
+    of_row = _row("fp8_tensorwise", engine="ddp", fp8_weights="kept")
+    (copies,) = Ddp().copies(of_row, [(np.zeros(1), np.zeros(1))])
+    linear = SPEC.parameters_per_layer - 2 * HIDDEN
+    assert sum(tensor.nbytes for tensor in weights) == linear
+    assert copies.in_block.item() == copies.at_end.item() == pytest.approx(linear, rel=1e-3)
+    assert all(tensor.stride()[1] == 1 for tensor in weights)
 
 
 def test_fsdp_blocks_in_fp8_save_the_feed_forward_weights_laid_out_anew() -> None:

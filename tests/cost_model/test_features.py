@@ -54,6 +54,7 @@ VALUES = {
     "loss": ("plain", "plain", "chunked", "chunked", "quack"),
     "compile": ("none", "block", "model"),
     "cuda_graphs": ("off", "off", "on"),
+    "fp8_weights": ("cast", "cast", "kept"),
 }
 
 
@@ -153,6 +154,7 @@ def test_every_axis_reaches_the_features(axis: str) -> None:
         "experts": [{"engine": "ddp", "experts": word} for word in ("loop", "grouped")],
         "ep": [{"engine": "fsdp", "zero_stage": 3, "dp_shard": 8, "ep": ranks} for ranks in (1, 2, 4)],
         "cuda_graphs": [{"engine": "ddp", "cuda_graphs": word} for word in ("off", "on")],
+        "fp8_weights": [{"engine": "ddp", "fp8_weights": word} for word in ("cast", "kept")],
         "cp_exchange": [{"engine": "ddp", "cp": 2, "cp_exchange": word} for word in ("gather", "all_to_all")],
         # An interleaved schedule goes with virtual stages: the two are told apart by the number of these.
         "schedule": [_PIPELINE, {**_PIPELINE, "schedule": "interleaved", "virtual": 2}],

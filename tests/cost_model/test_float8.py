@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from platform.cost_model.compute import weight_casts_s
+from platform.cost_model.engines.ddp import Ddp
 from platform.cost_model.engines.fsdp import Fsdp
 from platform.cost_model.features import from_points
 from platform.cost_model.hardware import BANDWIDTH_SHARE, find_cluster, with_network
@@ -142,3 +143,41 @@ def test_weights_are_cast_for_both_passes_unless_their_casts_are_gathered() -> N
     assert seconds == pytest.approx(
         {("fp8_tensorwise", "ddp"): a_weight, ("fp8_rowwise", "fsdp"): a_weight, ("fp8_tensorwise", "fsdp"): 0.0}
     )
+
+
+@pytest.mark.parametrize("compiled", ["none", "block"])
+@pytest.mark.parametrize(("states", "cast_again"), [("bf16", 5.0), ("fp32", 9.0)])
+def test_kept_weights_are_cast_once_a_step_and_laid_out_by_columns_in_each_micro_batch(
+    states: Any, cast_again: float, compiled: Any
+) -> None:
+    """Checks two bytes of each weight a micro-batch, autocast's casts none; and once a step two reads and a byte."""
+    recipe = dataclasses.replace(LLAMA, compute_precision="fp8_tensorwise", state_precision=states)
+    layout = Layout(engine="ddp", attention="sdpa", compile=compiled, fp8_weights="kept")
+    row = from_points([(recipe, layout, BatchPoint.of(recipe, layout, 2))], find_cluster("1xH200"))
+    bandwidth = row.bandwidth * BANDWIDTH_SHARE
+    assert (weight_casts_s(row, np.ones(1)) * bandwidth).item() == pytest.approx(2.0)
+    accumulated = 2 * row.gradient_bytes + row.compute_bytes
+    cast_back = np.where(row.state_bytes > row.compute_bytes, row.gradient_bytes - row.compute_bytes, 0.0)
+    assert Ddp().weight_traffic(row, np.zeros(1)) == pytest.approx(accumulated + cast_back)
+    assert (Ddp().step_casts_s(row, np.ones(1)) * bandwidth).item() == pytest.approx(cast_again)
+
+
+def test_kept_weights_take_a_byte_each_and_pay_the_more_the_smaller_the_micro_batch() -> None:
+    recipe = dataclasses.replace(LLAMA, compute_precision="fp8_tensorwise", state_precision="bf16")
+    gains: list[float] = []
+    for micro_batch in (1, 2, 4):
+        (cast_s, cast_gib), (kept_s, kept_gib) = (_in_ddp(recipe, how, micro_batch) for how in ("cast", "kept"))
+        weights_gib = LLAMA.model.num_layers * LLAMA.model.parameters_per_layer / 2**30
+        assert kept_gib - cast_gib == pytest.approx(weights_gib, rel=1e-6)
+        gains.append(cast_s / kept_s - 1)
+    assert gains == sorted(gains, reverse=True) and gains[-1] > 0
+
+
+def _in_ddp(recipe: Recipe, fp8_weights: Any, micro_batch: int) -> tuple[float, float]:
+    """Returns the predicted seconds and GiB of a step, and checks that the floor is below them."""
+    layout = Layout(engine="ddp", attention="sdpa", loss="chunked", compile="block", fp8_weights=fp8_weights)
+    batch = BatchPoint.of(recipe, layout, micro_batch)
+    prediction = predict(from_points([(recipe, layout, batch)], find_cluster("1xH200")))
+    gib = float(prediction.memory.allocated_gib[0])
+    assert lower_bound(recipe, layout, batch).total_gib < gib
+    return float(prediction.step.total_s[0]), gib

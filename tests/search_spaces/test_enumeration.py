@@ -59,7 +59,8 @@ def test_each_kind_of_each_axis_has_a_place_in_a_space_where_no_engine_refuses_i
         device_kind="cuda", device="NVIDIA H200", device_memory_gib=140, capability=(9, 0), devices_per_node=4
     )
     values_by_axis: dict[str, set[str]] = {}
-    for space in search_spaces.built_in_spaces():
+    in_float8 = search_spaces.load("bloom7b").with_changes(["compute_precision=fp8_tensorwise"])
+    for space in (*search_spaces.built_in_spaces(), in_float8):
         for candidate in space.candidates(4)[0]:
             if refusal(candidate.recipe, candidate.layout, gpus) is None:
                 for axis, value in (*vars_of(candidate.layout).items(), ("compression", candidate.recipe.compression)):

@@ -94,3 +94,13 @@ def test_variations_are_tried_one_at_a_time_where_their_engine_has_them(tmp_path
     assert max(sum(map(bool, (layout.is_set(axis) for axis in options[:4]))) for layout in layouts) == 1
     alone = [candidate.layout for candidate in space.candidates(1)[0]]
     assert not any(layout.is_set(axis) for layout in alone for axis in ("prefetch", "bucket_mib", "overlap"))
+
+
+def test_fp8_weights_are_kept_beside_every_way_to_save_memory_in_fp8_recipes_alone() -> None:
+    space = search_spaces.load("bloom7b").with_changes(["compute_precision=bf16,fp8_tensorwise,fp8_rowwise"])
+    kept = [candidate for candidate in space.candidates(1)[0] if candidate.layout.is_set("fp8_weights")]
+    assert {candidate.recipe.compute_precision for candidate in kept} == {"fp8_tensorwise"}
+    assert {(candidate.layout.engine, candidate.layout.compile) for candidate in kept} == {("ddp", "block")}
+    assert sorted((candidate.layout.checkpointing, candidate.layout.loss) for candidate in kept) == [
+        (checkpointing, loss) for checkpointing in ("full", "none", "selective") for loss in ("chunked", "plain")
+    ]

@@ -90,8 +90,9 @@ def test_an_axis_off_its_default_changes_the_label_or_the_words_of_its_engine() 
     labels = {dataclasses.replace(FSDP, **{name: value}, **also.get(name, {})).label for name, value in changed.items()}
     assert len(labels | {FSDP.label}) == len(changed) + 1
     # The label's beginning, another engine's axis, one that goes with `virtual`, and those of a command.
-    other = {"engine", "dp_replicate", "dp_shard", "overlap", "schedule", "cuda_graphs", "flags"}
+    other = {"engine", "dp_replicate", "dp_shard", "overlap", "schedule", "cuda_graphs", "fp8_weights", "flags"}
     assert {*changed, *other} == set(axes_of(Layout))
+    assert Layout(engine="ddp", fp8_weights="kept").label.endswith("FP8 weights kept")
     assert dataclasses.replace(FSDP, checkpointing="budget_50").label.count("50% of activations kept") == 1
     assert dataclasses.replace(FSDP, dp_replicate=2).label == ("FSDP2 stage 3, replicate 2 x shard 4, sync last, eager")
 

@@ -58,11 +58,14 @@ class DdpEngine(TorchEngine):
         self._steps_of_shape = 0
         self._exchanged = 0
         super().__init__(recipe, layout, device)
+        self._casts = float8.KeptCasts(self._modules)
+        self._casts.renew()
 
     def lay_out(self, model: Model) -> nn.Module:
         self.fill_weights(model.module, model)
+        keeps_casts = any(axis.keeps_casts(self.layout) for axis in self._axes.values())
         for unit in model.units:
-            float8.convert(unit, self.recipe, self.device, gathered=False)
+            float8.convert(unit, self.recipe, self.device, gathered=False, keeps_casts=keeps_casts)
         self._views = False
         self._ordered = False
         # All ranks draw the same weights, so no initial broadcast is needed; buffers never change.
@@ -151,6 +154,11 @@ class DdpEngine(TorchEngine):
             self._exchanged += self.module.require_backward_grad_sync
             yield self.module.require_backward_grad_sync
 
+    def _optimizer_step(self) -> torch.Tensor:
+        norm = super()._optimizer_step()
+        self._casts.renew()
+        return norm
+
     def _clear_gradients(self) -> None:
         self._optimizer.zero_grad(set_to_none=False)
         for compression in self._compressions:
@@ -165,6 +173,7 @@ class DdpEngine(TorchEngine):
         buckets are ordered as in the saved engine, and sums of the next step have the same bits.
         """
         super().adopt(counters)
+        self._casts.renew()
         if not counters.optimizer_step:
             return  # as before a first step
         tokens = torch.zeros((1, self.recipe.seq_len + 1), dtype=torch.int64, device=self.device)
@@ -177,6 +186,7 @@ class DdpEngine(TorchEngine):
     def in_effect(self) -> Mapping[str, Any]:
         first: Any = self._modules[0]
         ranks = torch.distributed.get_world_size(first.process_group)
+        casts = float8.casts_in_effect(self._models, self._casts)
         return {
             **super().in_effect(),
             "engine": "ddp" if type(first) is DistributedDataParallel else type(first).__name__,
@@ -186,7 +196,7 @@ class DdpEngine(TorchEngine):
             "offload": "none",
             "bucket_mib": first.bucket_bytes_cap // 2**20,
             "compression": self._compressions[0].in_effect(),
-            **{name: axis.in_effect(self._replays_in_effect()) for name, axis in self._axes.items()},
+            **{name: axis.in_effect(self._replays_in_effect(), casts) for name, axis in self._axes.items()},
             "compute_precision": self.precision_in_effect(),
         }
 
@@ -201,5 +211,6 @@ class DdpEngine(TorchEngine):
 
     def close(self) -> None:
         super().close()
+        del self._casts
         if self._graphs is not None:
             self._graphs.close()

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from trainers.spec.axis import axes_of, choices_of
 from trainers.spec.codec import identity, shortened
 from trainers.spec.engines import engines_with, rules_of
+from trainers.spec.engines.engine_axis import instead_of
 from trainers.spec.engines.rules import EngineRules
 from trainers.spec.layout_axes import MODEL_PARALLEL, LayoutAxes
 from trainers.spec.recipe import Recipe
@@ -52,7 +53,7 @@ class Layout(LayoutAxes):
             if self.zero_stage not in self.rules.stages_with(name):
                 yield (
                     f"{name} is an axis of {engines_with(name)}, got {name} {getattr(self, name)} with"
-                    f" {self.engine} at stage {self.zero_stage}"
+                    f" {self.engine} at stage {self.zero_stage}{instead_of(name, self.engine)}"
                 )
 
     @functools.cached_property

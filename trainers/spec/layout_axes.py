@@ -19,6 +19,7 @@ Compile = Literal["none", "block", "model"]
 Schedule = Literal["1f1b", "interleaved"]
 CudaGraphs = Literal["off", "on"]
 AfterBackward = Literal["free", "keep"]
+Fp8Weights = Literal["cast", "kept"]
 CpExchange = Literal["gather", "all_to_all"]
 
 
@@ -269,6 +270,18 @@ class LayoutAxes(DegreeValues):
         read_back="if set",
         of_some_engines=True,
         about="Micro-steps launched kernel by kernel, or each as one CUDA graph.",
+    )
+    fp8_weights: Fp8Weights = axis(
+        "cast",
+        later=True,
+        label="FP8 weights {}",
+        column="options",
+        note="FP8 weights {}",
+        read_back="if set",
+        of_some_engines=True,
+        lighter=("kept", "cast"),
+        about="FP8 weights cast in both passes of each micro-step, or once a step and kept, a byte each (FSDP2's stage"
+        " 2 keeps those that it gathers).",
     )
     flags: str = axis(
         "",

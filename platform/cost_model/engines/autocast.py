@@ -12,7 +12,12 @@ def cast_traffic(c: Columns, autocasts: Mask, repeated: Array) -> Array:
     and the backward pass casts each gradient back before it is added.
     """
     casts = (c.state_bytes + c.compute_bytes) * (2 + repeated)
-    return np.where(autocasts, casts + np.where(c.grad_accum > 1, c.gradient_bytes - c.compute_bytes, 0.0), 0.0)
+    return np.where(autocasts, casts + gradient_cast(c), 0.0)
+
+
+def gradient_cast(c: Columns) -> Array:
+    """Returns the bytes per parameter moved by the cast of each gradient back to the type of the sums."""
+    return np.where(c.grad_accum > 1, c.gradient_bytes - c.compute_bytes, 0.0)
 
 
 def autocast_cache(c: Columns, autocasts: Mask) -> Array:

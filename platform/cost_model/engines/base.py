@@ -152,6 +152,17 @@ class EngineCosts(abc.ABC):
         """Returns the rows whose owners cast FP8 weights before the gather."""
         return np.zeros((), dtype=bool)
 
+    def float8_casts(self, c: Columns) -> Array:
+        """Returns the bytes moved per weight and micro-batch by its casts to FP8: `cast_bytes` before the forward
+        product, and for the input's gradient the cast without the search for the largest value (torchao 0.18,
+        `Float8Linear`, whose autograd function saves uncast weights).
+        """
+        return np.where(self.gathers_casts(c), 0.0, np.maximum(2 * c.cast_bytes - c.compute_bytes, 0.0))
+
+    def step_casts_s(self, c: Columns, weights: Array) -> Array:
+        """Returns the seconds per step of casting `weights` of one rank to FP8 after the optimizer's step."""
+        return NOTHING
+
     def stops_early(self, c: Columns) -> Mask:
         """Returns the rows whose recomputation stops at the last saved tensor, without the last product
         (torch.utils.checkpoint.set_checkpoint_early_stop).

@@ -6,7 +6,13 @@ import numpy as np
 
 from platform.cost_model.columns import Array, Columns, Mask, code_of
 from platform.cost_model.compression import held_bytes, passing_bytes, squeezing_s
-from platform.cost_model.engines.autocast import autocast_cache, autocast_certain, cast_traffic, head_cast
+from platform.cost_model.engines.autocast import (
+    autocast_cache,
+    autocast_certain,
+    cast_traffic,
+    gradient_cast,
+    head_cast,
+)
 from platform.cost_model.engines.base import Certain, Copies, EngineCosts, Load, PerParameter, Sizes
 from platform.cost_model.engines.exchange import Buckets, hidden_share, syncs
 from platform.cost_model.hardware import BANDWIDTH_SHARE
@@ -15,6 +21,7 @@ from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
 
 _REPLAYED = code_of("cuda_graphs", "on")
+_KEPT = code_of("fp8_weights", "kept")
 
 
 class Ddp(EngineCosts):
@@ -31,8 +38,24 @@ class Ddp(EngineCosts):
         return c.axes["cuda_graphs"] == _REPLAYED
 
     def weight_traffic(self, c: Columns, repeated: Array) -> Array:
-        """Returns the bytes moved by gradient accumulation, and by autocast's cast of each weight in each pass."""
-        return super().weight_traffic(c, repeated) + cast_traffic(c, self.autocasts(c), repeated)
+        """Returns the bytes moved by gradient accumulation, and by autocast's cast of each weight in each pass; it
+        casts no kept FP8 weights.
+        """
+        casts = cast_traffic(c, self.autocasts(c), repeated)
+        casts = np.where(_keeps(c) & self.autocasts(c), gradient_cast(c), casts)
+        return super().weight_traffic(c, repeated) + casts
+
+    def float8_casts(self, c: Columns) -> Array:
+        """Returns the bytes of casts in both passes. A kept weight is only laid out by columns for the input's
+        gradient: a byte read and a byte written (torchao 0.18, operand of `torch._scaled_mm`).
+        """
+        return np.where(_keeps(c), 2.0, super().float8_casts(c))
+
+    def step_casts_s(self, c: Columns, weights: Array) -> Array:
+        """Returns the seconds of reading each kept weight for the largest, and again for the cast, of which a byte is
+        written.
+        """
+        return np.where(_keeps(c), weights * (2 * c.state_bytes + 1) / (c.bandwidth * BANDWIDTH_SHARE), 0.0)
 
     def per_parameter(self, c: Columns) -> PerParameter:
         """Returns the bytes of unsharded weights and states, and of gradients from the first backward pass on."""
@@ -47,13 +70,15 @@ class Ddp(EngineCosts):
         )
 
     def copies(self, c: Columns, ranks: Sequence[tuple[Array, Array]]) -> Iterator[Copies]:
-        """Yields the copies of each rank: autocast's weight copies, the head's copy at the loss, and a bucket's copies
-        with compressed gradients.
+        """Yields the copies of each rank: autocast's weight copies or kept FP8 ones, the head's copy at the loss, and a
+        bucket's copies with compressed gradients.
         """
         cached, passing = autocast_cache(c, self.autocasts(c)), passing_bytes(c)
+        kept = np.where(_keeps(c), c.layers * c.rank_block / c.parts("depth"), 0.0)
+        cached = np.where(_keeps(c), kept, cached)
         for _, logits in ranks:
             head = head_cast(c, self.autocasts(c), logits)
-            yield Copies(at_loss=cached + head, in_block=cached, at_end=passing)
+            yield Copies(at_loss=cached + head, in_block=cached, at_end=passing + kept)
 
     def table_gradient(self, c: Columns) -> Array:
         """Returns the bytes of the table's gradient, in the sums' type under autocast. A tied table has two gradients,
@@ -85,9 +110,14 @@ class Ddp(EngineCosts):
             resident=certain.resident + feedback,
             held_gradients=held,
             final_gradients=certain.final_gradients,
-            block_copies=certain.block_copies,
+            block_copies=1.0 if layout.fp8_weights == "kept" else certain.block_copies,
             frozen=sizes.stored,
         )
+
+
+def _keeps(c: Columns) -> Mask:
+    """Returns the rows that keep FP8 weights over a step, a byte each."""
+    return c.axes["fp8_weights"] == _KEPT
 
 
 COSTS = Ddp()

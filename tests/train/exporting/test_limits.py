@@ -54,6 +54,20 @@ def test_kernels_that_only_this_project_has_are_named_with_what_runs_in_their_pl
         assert f"- {line}\n" in output and f"# Not carried: {line}.\n" in (tmp_path / "out" / "launch.sh").read_text()
 
 
+def test_kept_fp8_weights_are_not_carried_since_their_products_are_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    even = dataclasses.replace(LONG, architecture="gpt_neox", hidden_size=32)
+    recipe = dataclasses.replace(RECIPE, model=even, seq_len=16, compute_precision="fp8_tensorwise")
+    layout = Layout(engine="ddp", dp_replicate=2, fp8_weights="kept")
+    target = write_layout(tmp_path / "layout.json", layout, recipe=recipe)
+    argv = [str(target), "--to", "accelerate", "--tokens", str(STEP), "--out", str(tmp_path / "out")]
+    assert command.main(argv) == 0
+    output = capsys.readouterr().err
+    assert "- FP8 weights kept: no products in FP8\n" in output
+    assert "- fp8_tensorwise compute: bf16 in its place, which is another recipe\n" in output
+
+
 def test_accelerate_reads_the_configuration_as_it_is_meant(tmp_path: Path):
     assert export(tmp_path, FSDP, "--to", "accelerate") == 0
     path = tmp_path / "out" / "accelerate.yaml"

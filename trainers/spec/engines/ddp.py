@@ -17,13 +17,19 @@ PIECE_VALUES = 2**27
 class DdpAxis(EngineAxis, abc.ABC):
     """An axis in DDP."""
 
-    @abc.abstractmethod
     def replays(self, layout: LayoutAxes) -> bool:
         """Returns whether micro-steps are captured once and replayed."""
+        return False
+
+    def keeps_casts(self, layout: LayoutAxes) -> bool:
+        """Returns whether weights are cast to FP8 once a step instead of in each pass."""
+        return False
 
     @abc.abstractmethod
-    def in_effect(self, is_replayed: bool | None) -> Any:
-        """Returns the axis's value, given whether micro-steps are replayed; None before the first step."""
+    def in_effect(self, is_replayed: bool | None, casts: str) -> Any:
+        """Returns the axis's value, given whether micro-steps are replayed (None before the first step) and when FP8
+        weights are cast.
+        """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

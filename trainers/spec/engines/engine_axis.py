@@ -2,7 +2,8 @@
 
 Each such axis has a file in `trainers/spec/engines/axes`, named like the axis. Its `ENGINES` maps engines to an
 `EngineAxis`: the stages at which the engine has the axis, refusals, settings for the engine's library and the value
-read back. Engines, exports and rules call `axes_of_engine` and name no axis. The axis itself is declared in
+read back. `INSTEAD`, if the file has it, maps engines without the axis to a clause on what they offer instead. Engines,
+exports and rules call `axes_of_engine` and name no axis. The axis itself is declared in
 `trainers/spec/layout_axes.py`.
 
 `schedule`, `virtual` and `cp_exchange` have no file, because the mesh implements them for all engines that use it
@@ -48,6 +49,14 @@ class EngineAxis:
     def fewest_shards(self, value: Any) -> int:
         """Returns the smallest `dp_shard` for which the value is valid."""
         return 1
+
+
+def instead_of(axis: str, engine: str) -> str:
+    """Returns what an engine without the axis offers instead, as a clause that begins with a colon, or ""."""
+    if find_spec(path := f"{_FILES}.{axis}") is None:
+        return ""
+    clause = getattr(importlib.import_module(path), "INSTEAD", {}).get(engine, "")
+    return f": {clause}" if clause else ""
 
 
 @functools.cache

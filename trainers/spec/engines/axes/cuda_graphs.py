@@ -35,7 +35,7 @@ class _Ddp(DdpAxis):
     def replays(self, layout: LayoutAxes) -> bool:
         return layout.cuda_graphs == "on"
 
-    def in_effect(self, is_replayed: bool | None) -> Any:
+    def in_effect(self, is_replayed: bool | None, casts: str) -> Any:
         return None if is_replayed is None else "on" if is_replayed else "off"
 
 
