@@ -95,7 +95,7 @@ def _of_cluster(recipe: Recipe, layout: Layout, cluster: Cluster) -> Iterator[st
             yield "DeepSpeed has no fp16 on a CPU and torch no fast one: choose bf16 or fp32"
         if precision == "tf32":
             yield "TF32 is a mode of CUDA devices, the cluster has CPUs: choose fp32 or bf16"
-        if layout.steps_on_host:
+        if layout.offload != "none":
             yield f"offload {layout.offload} moves states to host memory, where a CPU's are already: choose none"
     elif (needed := _CAPABILITIES.get(precision)) and (cluster.capability or (0, 0)) < needed[0]:
         (major, minor), other = needed
