@@ -223,8 +223,8 @@ def head_s(columns: Columns) -> tuple[Array, Array]:
 
 
 def optimizer_s(columns: Columns, parameters: Array) -> Array:
-    """Returns the seconds of the optimizer step over `parameters` of one rank: memory traffic, or host seconds for
-    offloaded states.
+    """Returns the seconds of the optimizer step over `parameters` of one rank: memory traffic, copies of moments in
+    host memory, or host seconds for offloaded states.
 
     Adam reads gradient, master and two moments and writes master and moments (28 bytes in fp32), then writes the
     low-precision copy; the norm reads gradients once more (states: ZeRO, arXiv 1910.02054, section 3.1). Adafactor has
@@ -234,4 +234,6 @@ def optimizer_s(columns: Columns, parameters: Array) -> Array:
     held = columns.state_bytes * passes
     traffic = parameters * (held + columns.state_bytes + columns.compute_bytes)
     on_device = traffic / (columns.bandwidth * BANDWIDTH_SHARE)
+    streamed = offload.streamed_s(columns, parameters, on_device)
+    on_device = np.where(columns.moments_on_host > 0, streamed, on_device)
     return np.where(columns.states_on_host > 0, offload.optimizer_s(columns, parameters), on_device)

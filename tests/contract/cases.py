@@ -273,7 +273,9 @@ def cases(world_size: int) -> list[Case]:
             add_recipe(recipe(BLOOM, optimizer="adafactor"), layout, 1, climbs=True)
         if plain and layout.engine in ("ddp", "fsdp"):
             # Two parameter groups and changing rates, each in slices of its own; replayed micro-steps beside them.
-            away = dataclasses.replace(layout, offload="moments", cuda_graphs="on" if layout.engine == "ddp" else "off")
+            away = dataclasses.replace(layout, offload="moments", attention="sdpa")
+            if layout.engine == "ddp":
+                away = dataclasses.replace(away, cuda_graphs="on")
             decayed = dataclasses.replace(recipe(BLOOM), decay="matrices", weight_decay=10.0)
             add_recipe(decayed, away, 1 if main else 2, climbs=main)
             if main:

@@ -2,7 +2,7 @@
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
@@ -89,7 +89,7 @@ def test_slices_cover_each_value_once_and_stay_small() -> None:
     away = _pair(torch.float32, 1000)[1]
     num_values = sum(parameter.numel() for parameter in _parameters(away))
     covered = {id(parameter): [0] * parameter.numel() for parameter in _parameters(away)}
-    for moment_slice in away._slices:
+    for moment_slice in away.slices:
         assert moment_slice.moments[0].numel() <= 1024
         for piece in moment_slice.pieces:
             for place in range(piece.first, piece.last):
@@ -97,20 +97,20 @@ def test_slices_cover_each_value_once_and_stay_small() -> None:
     assert set(itertools.chain(*covered.values())) == {1}
     # A model of one slice would need more room for three staged slices than its moments take.
     small = _pair(torch.float32, host_moments.SLICE_VALUES)[1]
-    assert small._staging._buffers.numel() < 2 * num_values / 2
+    assert small.staging.buffers.numel() < 2 * num_values / 2
 
 
 def test_a_slice_that_is_not_copied_back_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     plain, away = _pair(torch.float32, 1000)
-    staged = host_moments._Staging.staged
+    staged = host_moments.Staging.staged
 
     @contextlib.contextmanager
-    def forgetful(self: Any, number: int, moments: Any) -> Iterator[Any]:
+    def forgetful(self: Any, number: int, moments: Any) -> Generator[Any, None, None]:
         kept = [moment.clone() for moment in moments] if number == 2 else moments
         with staged(self, number, kept) as buffers:
             yield buffers
 
-    monkeypatch.setattr(host_moments._Staging, "staged", forgetful)
+    monkeypatch.setattr(host_moments.Staging, "staged", forgetful)
     for optimizer in (plain, away):
         _trained(optimizer)
     assert not all(_equal(plain, away))

@@ -15,15 +15,8 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
-SLICE_VALUES = 2**24
-"""Values of a slice: 32 MiB of each moment in bf16. A copy of this size reaches the link's bandwidth (0.6 ms at 55
-GB/s), and takes longer than the host needs to launch a slice (below 0.1 ms); a larger slice only takes more of the
-device's memory.
-"""
-LEAST_SLICES = 8
-"""Slices of a small model, so that staging buffers take at most 3/8 of the device memory that the moments would."""
-STAGED_SLICES = 3
-"""Staging buffers: one is filled, one updated, one emptied. With two, both directions of the link would take turns."""
+from trainers.spec.host_moments import LEAST_SLICES, SLICE_VALUES, STAGED_SLICES
+
 _ALIGNED_VALUES = 64
 """Multiple of values at which a parameter or slice begins: kernels load vectors, and copies start at 128 bytes."""
 _MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -74,9 +67,9 @@ class HostMomentsAdamW(torch.optim.AdamW):
         ((dtype, device),) = kinds
         least = sum(parameter.numel() for parameter in parameters) // LEAST_SLICES
         aligned = -(-max(1, min(slice_values, least)) // _ALIGNED_VALUES) * _ALIGNED_VALUES
-        self._slices = tuple(self._sliced(aligned, dtype, device))
-        largest = max((moment_slice.moments[0].numel() for moment_slice in self._slices), default=0)
-        self._staging = (_StreamedStaging if device.type == "cuda" else _Staging)(largest, dtype, device)
+        self.slices = tuple(self._sliced(aligned, dtype, device))
+        largest = max((moment_slice.moments[0].numel() for moment_slice in self.slices), default=0)
+        self.staging = (StreamedStaging if device.type == "cuda" else Staging)(largest, dtype, device)
 
     def _sliced(self, slice_values: int, dtype: torch.dtype, device: torch.device) -> Iterator[MomentSlice]:
         """Makes the states of all parameters and yields the slices, group by group."""
@@ -119,11 +112,11 @@ class HostMomentsAdamW(torch.optim.AdamW):
             if stepped:
                 cast(Any, torch)._foreach_add_(stepped, 1)
         used = 0
-        for moment_slice in self._slices:
+        for moment_slice in self.slices:
             pieces = [piece for piece in moment_slice.pieces if piece.parameter.grad is not None]
             if not pieces:
                 continue
-            with self._staging.staged(used, moment_slice.moments) as moments:
+            with self.staging.staged(used, moment_slice.moments) as moments:
                 self._update(moment_slice.group, pieces, moments)
             used += 1
         return loss
@@ -150,7 +143,7 @@ class HostMomentsAdamW(torch.optim.AdamW):
 
     def wait(self) -> None:
         """Waits until the host's moments are those of the last step. Whoever reads or writes them calls it first."""
-        self._staging.wait()
+        self.staging.wait()
 
 
 def offload_in_effect(optimizer: torch.optim.Optimizer) -> str:
@@ -168,11 +161,11 @@ def offload_in_effect(optimizer: torch.optim.Optimizer) -> str:
     return "moments" if held <= {True} else "some moments"
 
 
-class _Staging:
+class Staging:
     """Staging buffers of a device, filled with the moments of one slice after another; on a CPU at once."""
 
     def __init__(self, num_values: int, dtype: torch.dtype, device: torch.device) -> None:
-        self._buffers = torch.empty((STAGED_SLICES, len(_MOMENTS), num_values), dtype=dtype, device=device)
+        self.buffers = torch.empty((STAGED_SLICES, len(_MOMENTS), num_values), dtype=dtype, device=device)
 
     @contextlib.contextmanager
     def staged(self, number: int, moments: Sequence[torch.Tensor]) -> Generator[Sequence[torch.Tensor], None, None]:
@@ -180,7 +173,7 @@ class _Staging:
         after it. `number` counts the slices of a step.
         """
         place = number % STAGED_SLICES
-        buffers = [buffer[: moment.numel()] for buffer, moment in zip(self._buffers[place], moments, strict=True)]
+        buffers = [buffer[: moment.numel()] for buffer, moment in zip(self.buffers[place], moments, strict=True)]
         with self.filling(place):
             _copy(moments, buffers)
         yield buffers
@@ -199,7 +192,7 @@ class _Staging:
         """Waits for all copies to the host."""
 
 
-class _StreamedStaging(_Staging):
+class StreamedStaging(Staging):
     """Staging buffers of a CUDA device, filled and emptied on two streams of their own.
 
     Events order the streams, the host never waits: a buffer is filled when its former slice is back on the host, and
@@ -217,7 +210,7 @@ class _StreamedStaging(_Staging):
         # Kernels in flight may still use the memory that became the buffers, and copies use it when it is freed.
         self._inward.wait_stream(torch.cuda.current_stream(device))
         for stream in (self._inward, self._outward):
-            self._buffers.record_stream(stream)
+            self.buffers.record_stream(stream)
 
     @contextlib.contextmanager
     def filling(self, place: int) -> Generator[None, None, None]:

@@ -11,6 +11,7 @@ from trainers.spec.adapter_rules import adapter_refusals
 from trainers.spec.architectures import architecture_of
 from trainers.spec.cluster import Cluster
 from trainers.spec.expert_rules import expert_refusals
+from trainers.spec.host_moments import host_memory_refusal
 from trainers.spec.kernel_rules import is_hopper, kernel_needs, kernel_refusals
 from trainers.spec.layout import Layout
 from trainers.spec.mesh_rules import mesh_refusals, pipeline_refusals
@@ -102,6 +103,8 @@ def _of_cluster(recipe: Recipe, layout: Layout, cluster: Cluster) -> Iterator[st
         capability = ".".join(map(str, cluster.capability)) if cluster.capability else "unknown"
         needs = f"CUDA compute capability {major}.{minor}"
         yield f"{precision} needs {needs}, that of {cluster.device} is {capability}: choose {other}"
+    if (reason := host_memory_refusal(recipe, layout, cluster)) is not None:
+        yield reason
     yield from layout.rules.needs(layout, cluster)
     yield from kernel_needs(recipe, layout, cluster)
 
