@@ -1,6 +1,6 @@
 """AdamW's moments in host memory: the slices that pass through the device, and the host memory that they take."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from trainers.spec.cluster import Cluster
 from trainers.spec.layout import Layout
@@ -40,6 +40,19 @@ def host_memory_refusal(recipe: Recipe, layout: Layout, cluster: Cluster) -> str
         f"moments of {needed_gib:.1f} GiB a rank do not fit in host memory, whose share for a {cluster.device_word} is"
         f" {cluster.host_share_gib:.1f} GiB, {HOST_SHARE:.0%} of it usable, got offload moments: choose offload none or"
         " more shards"
+    )
+
+
+def host_memory_sentence(recipe: Recipe, layouts: Iterable[Layout]) -> str:
+    """Returns a sentence on the host memory of those `layouts` that have moments there, where it is unknown whether a
+    node has so much; empty if there are none.
+    """
+    needed_gib = [moments_gib(recipe, layout) for layout in layouts if layout.offload == "moments"]
+    if not needed_gib:
+        return ""
+    return (
+        f"offload moments takes up to {max(needed_gib):.1f} GiB of host memory for each device: a plan does not know"
+        " what the nodes have"
     )
 
 
