@@ -32,7 +32,7 @@ NARROWED: Mapping[str, str] = {
     **dict.fromkeys(
         ("loss", "grad_sync"), "one value where tp, pp or cp split the model, whose degrees multiply the layouts"
     ),
-    "offload": "none, since the host memory that it fills is not predicted",
+    "offload": "none, and moments beside the likely fastest kernels: the host memory of others is not predicted",
 }
 """`Space.narrowed` of a space with `variations` and with layouts that split the model."""
 
@@ -52,6 +52,8 @@ def variations(*kernels: str) -> tuple[dict[str, tuple[Any, ...]], ...]:
         # compiled whole has its own loss and attention.
         {"attention": ("sdpa",), "compile": ("model",), "loss": ("plain",), "bucket_mib": (0, 100, 256)},
         {**fastest, "cuda_graphs": ("on",), "bucket_mib": (0, 100, 256)},
+        # Room for larger micro-batches; what full checkpointing adds to it costs more than it brings.
+        {**fastest, "offload": ("moments",), "checkpointing": ("none", "selective")},
         {**of_engines, "prefetch": (1, 2, 4)},
         {**of_engines, "bucket_mib": (100, 256)},
         {**of_engines, "overlap": ("on", "off")},

@@ -172,6 +172,7 @@ def handle_of(nodes: Sequence[Node], *, cpu_workers: int, driver_ip: str, left_o
             capability=facts[0]["capability"],
             num_nodes=len(nodes),
             devices_per_node=per_node,
+            host_share_gib=min(fact["host_gib"] for fact in facts) / per_node,
         )
     return ClusterHandle(
         cluster=cluster,

@@ -105,6 +105,8 @@ class LayoutColumns:
     """1 if the optimizer's states are in host memory and the optimizer steps on the host."""
     parameters_on_host: Array
     """1 if the parameters are also in host memory."""
+    moments_on_host: Array
+    """1 if AdamW's moments alone are in host memory and pass through the device's step."""
     bucket_bytes: Array
     flash: Array
     """Rate of fused attention relative to causal FlashAttention; 0 for eager attention."""

@@ -221,8 +221,8 @@ def head_s(columns: Columns) -> tuple[Array, Array]:
 
 
 def optimizer_s(columns: Columns, parameters: Array) -> Array:
-    """Returns the seconds of the optimizer step over `parameters` of one rank: memory traffic, or host seconds for
-    offloaded states.
+    """Returns the seconds of the optimizer step over `parameters` of one rank: memory traffic, copies of moments in
+    host memory, or host seconds for offloaded states.
 
     Adam reads gradient, master and two moments and writes master and moments (28 bytes in fp32; fewer in 16 bits, where
     arithmetic takes longer), then writes the low-precision copy; the norm reads gradients once more (states: ZeRO,
@@ -234,4 +234,6 @@ def optimizer_s(columns: Columns, parameters: Array) -> Array:
     arithmetic = np.where(columns.moments > 0, 1 / (columns.units * ADAM_VALUES), 0.0)
     stepping = np.maximum(columns.state_bytes * passes / bandwidth, arithmetic)
     on_device = parameters * (stepping + (columns.state_bytes + columns.compute_bytes) / bandwidth)
+    streamed = offload.streamed_s(columns, parameters, on_device)
+    on_device = np.where(columns.moments_on_host > 0, streamed, on_device)
     return np.where(columns.states_on_host > 0, offload.optimizer_s(columns, parameters), on_device)

@@ -16,6 +16,7 @@ from platform.cost_model.engines import costs_of
 from platform.cost_model.engines.base import NOTHING, Copies, PerParameter
 from platform.cost_model.lower_bound import GIB, LowerBound, lower_bound
 from platform.cost_model.mesh import Stages, first_outside, rank_parameters, stages_of
+from platform.cost_model.offload import staging_bytes
 from platform.cost_model.step_time import boundary_bytes, host_runs_ahead, residual_bytes
 from trainers.spec.layout_axes import CUTTING
 
@@ -221,9 +222,11 @@ def _instants(c: Columns) -> Iterator[tuple[int, int, Array, MemoryParts]]:
     for number, (rank, copies) in enumerate(zip(ranks, all_copies, strict=True)):
         if np.any(rank.exists):
             lookup = table if rank.has_table else NOTHING
-            resident = c.frozen(rank.parameters) * per.frozen + c.trained(rank.parameters) * per.resident
+            trained = c.trained(rank.parameters)
+            resident = c.frozen(rank.parameters) * per.frozen + trained * per.resident
+            resident = resident + staging_bytes(c, trained / engine.optimizer_ranks(c))
             phases = _phases(
-                dataclasses.replace(rank, parameters=c.trained(rank.parameters)),
+                dataclasses.replace(rank, parameters=trained),
                 per,
                 copies,
                 activations,

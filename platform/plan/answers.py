@@ -38,6 +38,7 @@ from platform.study.folder import user_path
 from platform.study.layout_file import write_layout
 from search_spaces.space import Space
 from trainers.spec.batch import BatchPoint
+from trainers.spec.host_moments import host_memory_sentence
 from trainers.spec.recipe import Recipe
 
 Answer = tuple[dict[str, Any], int]
@@ -214,7 +215,8 @@ def _layouts(question: Question) -> Answer:
     for plan in plans:
         show_plan(plan, question.tokens, options.interruptions, console)
         console.print()
-    for sentence in space.not_in_full:
+    of_hosts = (host_memory_sentence(plan.recipe, [planned.layout for planned in plan.best]) for plan in plans)
+    for sentence in (*space.not_in_full, *dict.fromkeys(filter(None, of_hosts))):
         console.print(sentence, highlight=False)
     if options.save_layout is not None and plans[0].best:
         _save_layout(plans[0], question, user_path(options.save_layout))

@@ -88,3 +88,12 @@ def test_a_head_without_gpus_is_no_refused_node(
     table.append(entry(3))
     assert list(nodes()) == ["id1", "id2"] and not nodes.has_refused()
     assert not "".join(capsys.readouterr())
+
+
+def test_a_devices_share_of_host_memory_is_that_of_the_smallest_node() -> None:
+    nodes = [
+        Node(id=str(gib), address="", num_cpus=16, num_gpus=8, facts={**FACTS, "host_gib": gib})
+        for gib in (2048.0, 1024.0)
+    ]
+    assert float(FACTS["host_gib"]) > 0
+    assert handle_of(nodes, cpu_workers=1, driver_ip="").cluster.host_share_gib == 128.0

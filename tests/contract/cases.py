@@ -199,7 +199,8 @@ def _kernels(world_size: int) -> list[tuple[ModelSpec, str, Layout]]:
 def _memory(world_size: int) -> list[tuple[ModelSpec, str, Layout]]:
     """Returns cases of offload in each engine that has it.
 
-    On a CPU offload moves nothing, but the optimizer steps by the code that steps on the host beside a GPU.
+    On a CPU offload moves nothing, but the optimizer steps by the code that steps on the host beside a GPU; moments
+    pass through their buffers without streams.
     """
     if world_size != 2:
         return []
@@ -208,6 +209,8 @@ def _memory(world_size: int) -> list[tuple[ModelSpec, str, Layout]]:
     return [
         (BLOOM, "fp32", fsdp),
         (GPT2, "bf16", dataclasses.replace(fsdp, grad_sync="last", zero_stage=2)),
+        (GPT2, "bf16", Layout(engine="ddp", dp_replicate=2, offload="moments")),
+        (BLOOM, "fp32", dataclasses.replace(fsdp, grad_sync="last", offload="moments")),
         (BLOOM, "fp32", zero),
         (GPT2, "bf16", dataclasses.replace(zero, offload="optimizer", prefetch=1)),
         (BLOOM, "fp32", dataclasses.replace(zero, offload="optimizer", zero_stage=2, overlap="on")),
@@ -268,6 +271,15 @@ def cases(world_size: int) -> list[Case]:
                 add(BLOOM, "fp32", layout, 2, fault)
         if main and plain and layout.zero_stage == 0:
             add_recipe(recipe(BLOOM, optimizer="adafactor"), layout, 1, climbs=True)
+        if plain and layout.engine in ("ddp", "fsdp"):
+            # Two parameter groups and changing rates, each in slices of its own; replayed micro-steps beside them.
+            away = dataclasses.replace(layout, offload="moments", attention="sdpa")
+            if layout.engine == "ddp":
+                away = dataclasses.replace(away, cuda_graphs="on")
+            decayed = dataclasses.replace(recipe(BLOOM), decay="matrices", weight_decay=10.0)
+            add_recipe(decayed, away, 1 if main else 2, climbs=main)
+            if main:
+                add_recipe(decayed, away, 2, "moments left behind")
         if plain and (layout.engine, layout.zero_stage) != ("deepspeed", 0) and (main or layout.zero_stage == 3):
             add_recipe(recipe(BLOOM, "bf16", states="bf16"), layout, 2)
         if layout.engine == "ddp" and plain:

@@ -26,7 +26,7 @@ _ROWS: Mapping[int, tuple[tuple[str, dict[str, Any]], ...]] = {
     ),
     4: (
         ("qwen3_moe", {"dp_shard": 4, "checkpointing": "full", "prefetch": 1}),
-        ("mixtral", {"dp_shard": 4, "ep": 4, "grad_sync": "every"}),
+        ("mixtral", {"dp_shard": 4, "ep": 4, "grad_sync": "every", "offload": "moments"}),
         ("olmoe", {"dp_shard": 4, "ep": 4, "checkpointing": "selective", "loss": "chunked"}),
         ("olmoe", {"dp_shard": 4, "zero_stage": 2, "checkpointing": "every_2"}),
         ("mixtral", {"dp_shard": 2, "dp_replicate": 2, "grad_sync": "every"}),

@@ -24,10 +24,10 @@ _STAGE_3: dict[str, Any] = {"engine": "fsdp", "zero_stage": 3, "dp_shard": 2}
 _QUICK: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("llama", "fp8_tensorwise", {**_DDP, "checkpointing": "full"}),
     ("llama", "fp8_tensorwise", {**_STAGE_3, "checkpointing": "full", "grad_sync": "every"}),
-    ("bloom", "fp8_tensorwise", {**_STAGE_2, "prefetch": 1}),
+    ("bloom", "fp8_tensorwise", {**_STAGE_2, "prefetch": 1, "offload": "moments"}),
     ("neox", "fp8_tensorwise", {**_STAGE_3, "compile": "block", "checkpointing": "selective"}),
     ("llama", "fp8_rowwise", {**_DDP, "compile": "block"}),
-    ("bloom", "fp8_rowwise", {**_DDP, "grad_sync": "every"}),
+    ("bloom", "fp8_rowwise", {**_DDP, "grad_sync": "every", "offload": "moments"}),
     ("neox", "fp8_rowwise", {**_STAGE_3, "checkpointing": "selective"}),
 )
 _SPLIT: tuple[tuple[str, str, dict[str, Any]], ...] = (

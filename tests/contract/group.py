@@ -205,6 +205,11 @@ def _plant_in_step(case: Case, engine: Any) -> None:
         engine._micro_step = lambda tokens, *, last: micro_step(tokens, last=False)
     if case.fault == "dropped micro-batch":
         engine._micro_step = lambda tokens, *, last: micro_step(tokens, last=True) if last else torch.zeros(())
+    if case.fault == "moments left behind":
+        update = engine._optimizer._update
+        engine._optimizer._update = lambda group, pieces, moments: update(
+            group, pieces, [moment.clone() for moment in moments]
+        )
     if case.fault == "not divided by grad_accum":
         engine._set_grad_accum = lambda grad_accum: set_grad_accum(1)
 

@@ -39,7 +39,7 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     "checkpointing": ("none", "every_2", "selective", "full"),
     "precision": ("fp32", "bf16", "bf16 states"),
     "grad_sync": ("last", "every"),
-    "offload": ("none", "all"),
+    "offload": ("none", "moments", "all"),
 }
 """The values that `pairwise` combines; degrees are (cp, tp)."""
 

@@ -31,6 +31,7 @@ _QUICK: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("llama", "fp32", {**_DDP, **_INTERLEAVED, "cp": 2, "attention": "flex"}),
     ("bloom", "fp16", {**_STAGE_3, **_CHUNKED, "pp": 2, "dp_shard": 2}),
     ("neox", "fp32", {**_STAGE_3, "pp": 4, "offload": "all"}),
+    ("bloom", "bf16 states", {**_DDP, "pp": 2, "dp_replicate": 2, "offload": "moments"}),
     ("neox", "bf16 states", {**_STAGE_2, **_INTERLEAVED, "dp_shard": 2, "compile": "block", "attention": "sdpa"}),
 )
 

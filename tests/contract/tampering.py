@@ -16,6 +16,7 @@ from tests.contract.float8_cases import float8_recipe
 from trainers.data import source
 from trainers.engines import deepspeed as deepspeed
 from trainers.engines.create import create_engine
+from trainers.engines.settings import make_optimizer
 from trainers.marks.step import StepPhase, Unmarked
 from trainers.spec import engines
 from trainers.spec.layout import Layout
@@ -23,6 +24,7 @@ from trainers.spec.recipe import Recipe
 
 DDP = Layout(engine="ddp", checkpointing="full", bucket_mib=7)
 FSDP = Layout(engine="fsdp", zero_stage=3, prefetch=1)
+AWAY = dataclasses.replace(DDP, offload="moments")
 KEEP = dataclasses.replace(FSDP, after_backward="keep")
 ZERO = Layout(engine="deepspeed", zero_stage=2, grad_sync="every", bucket_mib=7)
 ADAMW = recipe(BLOOM)
@@ -127,6 +129,11 @@ def _older_casts(engine: Any) -> None:
         engine.module.module.transformer.h[1].mlp.dense_h_to_4h.weight.mul_(3)
 
 
+def _moments_on_device(engine: Any) -> None:
+    """Replaces the optimizer by one that keeps its moments beside the weights."""
+    engine._optimizer = make_optimizer(engine._weights, engine.recipe)
+
+
 def _nothing(engine: Any) -> None:
     """Leaves the engine as it was asked for."""
 
@@ -152,6 +159,14 @@ TAMPERINGS: dict[str, tuple[Layout, Callable[[Any], None], str, Recipe]] = {
     "a block without checkpointing": (DDP, _unwrap_a_block, "checkpointing in effect is every_2", ADAMW),
     "parameters kept after the forward pass": (FSDP, _keep_parameters, "zero_stage in effect is 2", ADAMW),
     "parameters freed after the backward pass": (KEEP, _free_parameters, "after_backward in effect is free", ADAMW),
+    "nothing in DDP with moments in host memory": (AWAY, _nothing, "", ADAMW),
+    "moments beside the weights": (AWAY, _moments_on_device, "offload in effect is none", ADAMW),
+    "moments beside the shards": (
+        dataclasses.replace(FSDP, offload="moments"),
+        _moments_on_device,
+        "offload in effect is none",
+        ADAMW,
+    ),
     "another rank in PowerSGD": (DDP, _other_rank, "compression in effect is powersgd_1", POWERSGD),
     "nothing compressed": (DDP, _without_hook, "compression in effect is none", BF16_SUMS),
     "compression in ZeRO-2": (ZERO, _nothing, "the engine does not report its compression", BF16_SUMS),

@@ -43,7 +43,7 @@ VALUES = {
     "cp": (1, 1, 1, 2),
     "grad_sync": ("every", "last"),
     "checkpointing": ("none", "selective", "every_4", "every_2", "full", "budget_75", "budget_50", "budget_25"),
-    "offload": ("none", "none", "optimizer", "all"),
+    "offload": ("none", "none", "moments", "optimizer", "all"),
     "bucket_mib": (0, 0, 10, 500),
     "overlap": ("default", "default", "on", "off"),
     "prefetch": (0, 0, 1, 4),
@@ -224,6 +224,7 @@ def _predicted(space: Space, recipe: Recipe, spec: ClusterSpec) -> list[tuple[La
     ("base", "change"),
     [
         (("engine=fsdp", "zero_stage=3"), "offload=all"),
+        (("engine=ddp",), "offload=moments"),
         (("engine=fsdp", "zero_stage=3"), "reshard=2"),
         (("engine=fsdp", "zero_stage=3"), "after_backward=keep"),
         (("engine=fsdp", "zero_stage=3"), "dp_shard=8"),

@@ -37,6 +37,7 @@ AXES: Mapping[str, frozenset[str]] = {
     "trainers/spec/adapter_rules.py": frozenset({"experts", "offload"}),
     "trainers/spec/expert_rules.py": frozenset({"checkpointing", "compile", "experts"}),
     "trainers/spec/float8.py": frozenset({"offload"}),
+    "trainers/spec/host_moments.py": frozenset({"offload", "zero_stage"}),
     "trainers/spec/kernel_rules.py": frozenset({"attention", "checkpointing", "compile", "loss", "mlp"}),
     "trainers/spec/mesh_rules.py": frozenset({"attention", "compile", "cp_exchange", "grad_sync", "virtual"}),
     "trainers/spec/optional_kernels.py": frozenset({"attention", "loss", "mlp"}),

@@ -67,7 +67,7 @@ class TestBeginning:
 
 class TestOrder:
     def test_the_plan_s_order_decides_among_those_that_measurements_do_not_pass_over(self) -> None:
-        """Checks BLOOM-7b1 with one rung a layout, whose steps take as long as predicted: the first seven of the plan
+        """Checks BLOOM-7b1 with one rung a layout, whose steps take as long as predicted: the first eight of the plan
         are within 1 % of each other; later ones are 5 to 9 % slower than the first, which others may beat.
         """
         alone = [dataclasses.replace(candidate, micro_batches=candidate.micro_batches[:1]) for candidate in BLOOM]
@@ -76,14 +76,14 @@ class TestOrder:
         place = {candidate.key: number for number, candidate in enumerate(alone)}
         plan = np.argsort(-points.log_rank, kind="stable").tolist()
         searcher, suggested_places = Guided(problem), list[int]()
-        for _ in range(14):
+        for _ in range(20):
             suggested = searcher.suggest()
             assert suggested is not None
             suggested_places.append(place[suggested.key])
             searcher.update(suggested, ran(suggested, math.exp(points.log_step_s[suggested_places[-1]])))
-        assert suggested_places[:7] == plan[:7]
-        others = set(suggested_places) - set(plan[:14])
-        passed_over = set(plan[:14]) - set(suggested_places)
+        assert suggested_places[:8] == plan[:8]
+        others = set(suggested_places) - set(plan[:20])
+        passed_over = set(plan[:20]) - set(suggested_places)
         assert others, "not the plan's order alone"
         fastest, slowest = (points.log_step_s[list(places)] for places in (others, passed_over))
         assert fastest.min() < slowest.min(), "one of them is faster, if it fits"

@@ -26,9 +26,15 @@ from tests.spec.support_cases import (
     ZERO_1,
 )
 from trainers.spec.cluster import Cluster
+from trainers.spec.host_moments import moments_gib
 from trainers.spec.layout import Layout
+from trainers.spec.model import ModelSpec
 from trainers.spec.placement import reaches_across_nodes
 from trainers.spec.support import refusal
+
+
+def _host(share_gib: float) -> Cluster:
+    return dataclasses.replace(GPUS, host_share_gib=share_gib)
 
 
 def test_what_runs_is_not_refused() -> None:
@@ -89,6 +95,47 @@ def test_where_fp8_is_not_exact_or_does_not_run_it_is_refused_with_the_reason(
 ) -> None:
     reason = refusal(dataclasses.replace(FLOAT8, **recipe), dataclasses.replace(LAYOUT, **layout), cluster)
     assert sentence in (reason or "")
+
+
+@pytest.mark.parametrize("layout", (LAYOUT, Layout(engine="ddp", dp_replicate=2)), ids=lambda layout: layout.label)
+def test_moments_in_host_memory_go_with_fp8_and_bf16_states(layout: Layout) -> None:
+    away = dataclasses.replace(layout, offload="moments")
+    for recipe in (FLOAT8, dataclasses.replace(FLOAT8, state_precision="bf16")):
+        assert refusal(recipe, away, GPUS) is None
+
+
+@pytest.mark.parametrize(
+    ("recipe", "layout", "shards"),
+    [
+        ({}, {}, 2),
+        ({"state_precision": "bf16"}, {}, 2 * 2),
+        ({}, DDP, 1),
+        ({"state_precision": "bf16"}, DDP, 2),
+    ],
+)
+def test_moments_that_host_memory_does_not_hold_are_refused(
+    recipe: dict[str, Any], layout: dict[str, Any], shards: int
+) -> None:
+    """Checks the two sides of the limit: two moments of each parameter, in the states' type, in 80 % of a share."""
+    chosen = dataclasses.replace(RECIPE, **recipe)
+    away = dataclasses.replace(LAYOUT, **layout, offload="moments")
+    needed_gib = 8 * chosen.model.num_parameters / shards / 2**30
+    assert refusal(chosen, away, _host(1.01 * needed_gib / 0.8)) is None
+    assert "do not fit in host memory" in (refusal(chosen, away, _host(0.99 * needed_gib / 0.8)) or "")
+    assert refusal(chosen, away, GPUS) is None  # unknown
+    assert refusal(chosen, dataclasses.replace(away, offload="none"), _host(0)) is None
+
+
+@pytest.mark.parametrize("model", (GPT2, BLOOM, MOE), ids=lambda model: model.name)
+def test_the_pipeline_rank_with_most_moments_decides(model: ModelSpec) -> None:
+    """Checks that the first stage of two counts what is embedded, unless a head of its own is larger."""
+    recipe = dataclasses.replace(RECIPE, model=model)
+    table = model.vocab_size * model.hidden_size
+    first = model.embedding_parameters - (0 if model.tied_embeddings else table)
+    most = max(first, table) + model.parameters_per_layer
+    layout = Layout(engine="ddp", pp=2, offload="moments")
+    assert moments_gib(recipe, layout) == pytest.approx(8 * most / 2**30)
+    assert moments_gib(recipe, dataclasses.replace(layout, tp=2)) == pytest.approx(4 * most / 2**30)
 
 
 def test_without_torchao_fp8_is_refused_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,6 +206,11 @@ def test_nothing_that_the_contract_runs_is_refused(monkeypatch: pytest.MonkeyPat
         ({}, {"offload": "all"}, CPUS, "moves states to host memory, where a CPU's are already"),
         ({}, {**DDP, "offload": "optimizer"}, GPUS, "DDP keeps everything on the device, got offload optimizer"),
         ({}, {**DDP, "engine": "deepspeed", "offload": "all"}, GPUS, "DeepSpeed stage 0 keeps everything"),
+        ({}, {"offload": "moments"}, CPUS, "moves states to host memory, where a CPU's are already"),
+        ({}, {**ZERO_1, "offload": "moments"}, GPUS, "DeepSpeed passes no moments in host memory"),
+        ({"compute_precision": "fp16"}, {"offload": "moments"}, GPUS, "an fp16 step may be skipped"),
+        ({"optimizer": "adafactor"}, {**DDP, "offload": "moments"}, GPUS, "adafactor has no moments to hold"),
+        ({}, {"offload": "moments"}, _host(1e-6), "whose share for a GPU is 0.0 GiB, 80% of it usable"),
         ({}, {"offload": "optimizer"}, GPUS, "FSDP2 offloads weights and gradients along with the states"),
         ({"compute_precision": "fp16"}, {"offload": "all"}, GPUS, "an fp16 loss scale is kept on the device"),
         ({}, {**ZERO_1, "zero_stage": 2, "grad_sync": "every", "offload": "all"}, GPUS, "at stage 3 alone"),

@@ -16,6 +16,7 @@ ZERO_0 = Layout(engine="deepspeed", zero_stage=0, dp_replicate=2)
 ZERO_1 = Layout(engine="deepspeed", zero_stage=1, dp_shard=2)
 ZERO_2 = Layout(engine="deepspeed", zero_stage=2, dp_shard=2, grad_sync="every")
 ZERO_3 = dataclasses.replace(ZERO_2, zero_stage=3)
+DDP_MOMENTS, FSDP_MOMENTS = (dataclasses.replace(layout, offload="moments") for layout in (DDP, FSDP))
 EVERY = (DDP, FSDP, ZERO_0, ZERO_1, ZERO_2, ZERO_3)
 FP32, BF16 = recipe(), recipe(compute_precision="bf16")
 PURE = recipe(compute_precision="bf16", state_precision="bf16")
@@ -27,6 +28,8 @@ HOPS_BY_NAME = {
     "zero 2": (FP32, ZERO_2, (ZERO_2, ZERO_3)),
     "zero 3": (BF16, ZERO_3, (ZERO_3, ZERO_2)),
     "bf16 states": (PURE, FSDP, (FSDP, ZERO_1, ZERO_3)),
+    "moments of ddp": (PURE, DDP_MOMENTS, (DDP_MOMENTS, FSDP, DDP)),
+    "to moments": (FP32, FSDP, (FSDP, FSDP_MOMENTS, DDP_MOMENTS)),
     "adafactor": (ADAFACTOR, DDP, (DDP, ZERO_0)),
 }
 

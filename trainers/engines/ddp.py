@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from trainers.distributed.state import Counters
 from trainers.engines.ddp_compression import Compression
 from trainers.engines.ddp_graphs import MicroStepGraphs
+from trainers.engines.host_moments import offload_in_effect
 from trainers.engines.torch_engine import TorchEngine
 from trainers.models import float8
 from trainers.models.model import Model
@@ -40,6 +41,8 @@ class DdpEngine(TorchEngine):
 
     Gradients have the weights' type. With bf16 states weights are bf16 too, nothing is cast, and micro-steps are summed
     in the bf16 buckets, which are all-reduced in bf16.
+
+    With `offload` "moments" AdamW's moments are in pinned host memory, and the device steps (`host_moments`).
 
     If CUDA graphs replay micro-steps, the first step for each shape of tokens still launches kernels one by one, to
     compile and to measure memory; the second step captures.
@@ -193,7 +196,7 @@ class DdpEngine(TorchEngine):
             "zero_stage": 0,
             "dp_replicate": ranks // self._context.in_effect(self._models),
             "dp_shard": 1,
-            "offload": "none",
+            "offload": offload_in_effect(self._optimizer),
             "bucket_mib": first.bucket_bytes_cap // 2**20,
             "compression": self._compressions[0].in_effect(),
             **{name: axis.in_effect(self._replays_in_effect(), casts) for name, axis in self._axes.items()},

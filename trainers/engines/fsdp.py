@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from trainers.distributed.state import StateTensor, TensorPart
+from trainers.engines.host_moments import offload_in_effect
 from trainers.engines.settings import dtype_name, half_dtype, state_dtype
 from trainers.engines.torch_engine import ShardedScaler, TorchEngine
 from trainers.mesh.expert_parallel import experts_of
@@ -37,7 +38,8 @@ class FsdpEngine(TorchEngine):
 
     With `offload` "all" shards of weights, gradients and AdamW's states are in pinned host memory: weights are copied
     to the device to be gathered, reduced gradients are copied back, and the host steps. The norm is summed over ranks
-    on the device, because NCCL has no collectives for host memory.
+    on the device, because NCCL has no collectives for host memory. With "moments" only AdamW's moments are there
+    (`host_moments`), and the device steps.
     """
 
     module: Any  # an FSDPModule, which is still the transformers model
@@ -177,7 +179,9 @@ class FsdpEngine(TorchEngine):
             **super().in_effect(),
             "engine": "fsdp" if issubclass(kind, FSDPModule) else kind.__name__,
             "zero_stage": {frozenset({True}): 3, frozenset({False}): 2}.get(frozenset(frees)),
-            "offload": {frozenset({True}): "all", frozenset({False}): "none"}.get(frozenset(away), "some units"),
+            "offload": {frozenset({True}): "all", frozenset({False}): offload_in_effect(self._optimizer)}.get(
+                frozenset(away), "some units"
+            ),
             "units": sum(isinstance(module, FSDPModule) for module in self.module.modules()),
             **{name: axis.in_effect(units) for name, axis in self._axes.items()},
             "reduce_precision": reduce,

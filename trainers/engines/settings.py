@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from trainers.distributed.state import Counters
+from trainers.engines.host_moments import HostMomentsAdamW
 from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
 
@@ -72,14 +73,17 @@ def product_sums() -> str:
 
 def set_host_threads(layout: Layout, device: torch.device) -> None:
     """Gives a rank whose optimizer steps on the host its share of the node's cores; Ray's workers have one thread."""
-    if layout.offload != "none" and device.type == "cuda":
+    if layout.steps_on_host and device.type == "cuda":
         ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks))
 
 
-def make_optimizer(parameters: Iterable[nn.Parameter], recipe: Recipe) -> torch.optim.Optimizer:
+def make_optimizer(
+    parameters: Iterable[nn.Parameter], recipe: Recipe, *, host_moments: bool = False
+) -> torch.optim.Optimizer:
     """Returns the recipe's optimizer over one parameter group, or two if not every parameter decays. AdamW is torch's
-    fused one; Adafactor is transformers', whose states are always fp32.
+    fused one, with its moments in host memory if `host_moments`; Adafactor is transformers', whose states are always
+    fp32.
     """
     groups: dict[bool, list[nn.Parameter]] = {}
     for parameter in parameters:
@@ -92,13 +96,12 @@ def make_optimizer(parameters: Iterable[nn.Parameter], recipe: Recipe) -> torch.
         from transformers.optimization import Adafactor
 
         return Adafactor(decayed, lr=recipe.learning_rate, **ADAFACTOR)
-    return torch.optim.AdamW(
-        decayed,
-        lr=recipe.learning_rate,
-        betas=(recipe.beta1, recipe.beta2),
-        eps=recipe.epsilon,
-        fused=True,
-    )
+    settings: dict[str, Any] = {
+        "lr": recipe.learning_rate,
+        "betas": (recipe.beta1, recipe.beta2),
+        "eps": recipe.epsilon,
+    }
+    return HostMomentsAdamW(decayed, **settings) if host_moments else torch.optim.AdamW(decayed, **settings, fused=True)
 
 
 def optimizer_in_effect(
@@ -118,7 +121,7 @@ def optimizer_in_effect(
     for state in optimizer.state.values():
         dtypes |= {value.dtype for key, value in state.items() if key.startswith("exp_avg")}
     settings = {
-        "optimizer": type(optimizer).__name__.lower(),
+        "optimizer": "adamw" if isinstance(optimizer, HostMomentsAdamW) else type(optimizer).__name__.lower(),
         "state_precision": "+".join(sorted(map(dtype_name, dtypes))),
         "learning_rate": group["lr"],
         **_decay_in_effect(decays),

@@ -24,6 +24,7 @@ from trainers.distributed.state import (
 )
 from trainers.engines.accumulating import AccumulatingEngine
 from trainers.engines.balance import Balance
+from trainers.engines.host_moments import HostMomentsAdamW
 from trainers.engines.model_preparation import kernels_in_effect
 from trainers.engines.settings import (
     dtype_name,
@@ -78,7 +79,7 @@ class TorchEngine(AccumulatingEngine):
         self._names = [plain_name(name) for name, parameter in parameters if parameter.requires_grad]
         self._frozen = [(plain_name(name), parameter) for name, parameter in parameters if not parameter.requires_grad]
         self._weights = self._stepped()
-        self._optimizer = make_optimizer(self._weights, recipe)
+        self._optimizer = make_optimizer(self._weights, recipe, host_moments=layout.offload == "moments")
         self._scaler = self._make_scaler() if recipe.compute_precision == "fp16" else None
         self._pipeline = self._make_pipeline() if layout.pp > 1 else None
         self.marks_micro_steps = self._pipeline is None
@@ -289,6 +290,8 @@ class TorchEngine(AccumulatingEngine):
         )
 
     def training_state(self) -> Mapping[str, StateTensor]:
+        if isinstance(self._optimizer, HostMomentsAdamW):
+            self._optimizer.wait()
         tensors: dict[str, StateTensor] = {}
         for name, stepped, weight, place in self._placed():
             tied = self._pipeline if stepped is self._tied else None

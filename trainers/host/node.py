@@ -32,9 +32,10 @@ of an H200.
 
 
 def facts(gpu: bool) -> dict[str, Any]:
-    """Returns name, memory (GiB) and, for GPUs, compute capability of the node's devices, and the facts that a
-    preflight checks: `versions`, `uncompiled`, `replaced_libraries`, `temp` with `temp_free_mib`, `held` (GPUs in use
-    by others) and `unix_s` (its clock). Ends abandoned processes of this user's commands. Raises NVML's errors.
+    """Returns name, memory (GiB) and, for GPUs, compute capability of the node's devices, `host_gib` (host memory that
+    this process's group may take), and the facts that a preflight checks: `versions`, `uncompiled`,
+    `replaced_libraries`, `temp` with `temp_free_mib`, `held` (GPUs in use by others) and `unix_s` (its clock). Ends
+    abandoned processes of this user's commands. Raises NVML's errors.
     """
     end_abandoned()  # first, because they hold GPUs
     temp = tempfile.gettempdir()
@@ -42,6 +43,7 @@ def facts(gpu: bool) -> dict[str, Any]:
     return (
         facts_now
         | {"replaced_libraries": replaced_libraries(), "held": _held() if gpu else []}
+        | {"host_gib": float(round(memory_bytes() / GIB))}
         | _devices(gpu)
         | {"unix_s": time.time()}
     )

@@ -33,8 +33,7 @@ def adapter_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
         )
     if layout.offload != "none":
         yield (
-            f"adapters do not support weights in host memory, {stated} and offload {layout.offload}: choose"
-            " offload none"
+            f"adapters do not support states in host memory, {stated} and offload {layout.offload}: choose offload none"
         )
     if recipe.is_quantised:
         for degree, value in layout.above_one(CUTTING["width"]).items():

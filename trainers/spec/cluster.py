@@ -21,6 +21,8 @@ class Cluster:
     """CUDA compute capability, None for CPUs."""
     num_nodes: int = 1
     devices_per_node: int = 1
+    host_share_gib: float | None = None
+    """Host memory of a node divided by all of its devices; None if unknown, as for CPU workers."""
 
     def __post_init__(self) -> None:
         for field in ("num_nodes", "devices_per_node"):

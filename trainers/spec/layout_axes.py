@@ -9,7 +9,7 @@ from trainers.spec.division import experts_of_block, long_pieces, most_stages, w
 
 GradSync = Literal["every", "last"]
 Checkpointing = Literal["none", "selective", "every_4", "every_2", "full", "budget_75", "budget_50", "budget_25"]
-Offload = Literal["none", "optimizer", "all"]
+Offload = Literal["none", "moments", "optimizer", "all"]
 Attention = Literal["eager", "sdpa", "flex", "flash4"]
 Overlap = Literal["default", "on", "off"]
 Mlp = Literal["plain", "quack"]
@@ -164,9 +164,10 @@ class LayoutAxes(DegreeValues):
         "none",
         label="offload {}",
         column="options",
-        lighter=("none", "optimizer", "all"),
+        lighter=("none", "moments", "optimizer", "all"),
         surely_lighter=True,
-        about="States held in host memory: nothing, the optimizer's states, or parameters too.",
+        about="What is in host memory: nothing; AdamW's moments, which pass through the device's step; or all states of"
+        " the optimizer, which steps on the host; or parameters too.",
     )
     bucket_mib: int = axis(
         0,
@@ -334,7 +335,7 @@ class LayoutAxes(DegreeValues):
     @property
     def steps_on_host(self) -> bool:
         """Whether the optimizer's states are in host memory, where the host's cores perform the optimizer step."""
-        return self.offload != "none"
+        return self.offload in ("optimizer", "all")
 
 
 DEGREES = degrees_of(LayoutAxes)

@@ -11,6 +11,7 @@ from trainers.spec.adapter_rules import adapter_refusals
 from trainers.spec.architectures import architecture_of
 from trainers.spec.cluster import Cluster
 from trainers.spec.expert_rules import expert_refusals
+from trainers.spec.host_moments import host_memory_refusal
 from trainers.spec.kernel_rules import is_hopper, kernel_needs, kernel_refusals
 from trainers.spec.layout import Layout
 from trainers.spec.mesh_rules import mesh_refusals, pipeline_refusals
@@ -95,13 +96,15 @@ def _of_cluster(recipe: Recipe, layout: Layout, cluster: Cluster) -> Iterator[st
             yield "DeepSpeed has no fp16 on a CPU and torch no fast one: choose bf16 or fp32"
         if precision == "tf32":
             yield "TF32 is a mode of CUDA devices, the cluster has CPUs: choose fp32 or bf16"
-        if layout.steps_on_host:
+        if layout.offload != "none":
             yield f"offload {layout.offload} moves states to host memory, where a CPU's are already: choose none"
     elif (needed := _CAPABILITIES.get(precision)) and (cluster.capability or (0, 0)) < needed[0]:
         (major, minor), other = needed
         capability = ".".join(map(str, cluster.capability)) if cluster.capability else "unknown"
         needs = f"CUDA compute capability {major}.{minor}"
         yield f"{precision} needs {needs}, that of {cluster.device} is {capability}: choose {other}"
+    if (reason := host_memory_refusal(recipe, layout, cluster)) is not None:
+        yield reason
     yield from layout.rules.needs(layout, cluster)
     yield from kernel_needs(recipe, layout, cluster)
 

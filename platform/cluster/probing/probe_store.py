@@ -21,9 +21,11 @@ FOLDER = ".probes"
 def fingerprint(cluster: Cluster, software: Mapping[str, str]) -> str:
     """Returns 12 hex digits of what the figures depend on: devices, their numbers, nodes, driver and versions.
 
-    It contains no host names or addresses, so that a job on other nodes of the same kind finds the figures.
+    It contains no host names or addresses, and no host memory, so that a job on other nodes of the same kind finds the
+    figures.
     """
-    text = json.dumps([to_json(cluster), dict(sorted(software.items()))], sort_keys=True)
+    devices = {name: value for name, value in to_json(cluster).items() if name != "host_share_gib"}
+    text = json.dumps([devices, dict(sorted(software.items()))], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 

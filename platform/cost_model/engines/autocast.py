@@ -38,9 +38,10 @@ def autocast_certain(sizes: Sizes, layout: Layout) -> Certain:
     """Returns the certain memory, at the loss and without gradients, of unsharded weights in the states' type."""
     # F.linear under autocast saves the low-precision weight for its backward pass; a compiler may cast again.
     eager = layout.compile == "none" and layout.checkpointing == "none"
-    away = layout.offload != "none"
+    away = layout.steps_on_host
     return Certain(
-        resident=(0.0 if layout.offload == "all" else sizes.state) + (0.0 if away else sizes.moments),
+        resident=(0.0 if layout.offload == "all" else sizes.state)
+        + (sizes.moments if layout.offload == "none" else 0.0),
         final_gradients=0.0 if away else sizes.state,
         block_copies=sizes.compute if sizes.compute < sizes.stored and eager else 0.0,
     )

@@ -62,7 +62,9 @@ class Ddp(EngineCosts):
         on_device = 1.0 - c.states_on_host
         full = c.state_bytes * np.ones(())
         return PerParameter(
-            resident=full * (1 - c.parameters_on_host) + full * c.moments * on_device + held_bytes(c),
+            resident=full * (1 - c.parameters_on_host)
+            + full * c.moments * on_device * (1 - c.moments_on_host)
+            + held_bytes(c),
             held_gradients=full,
             final_gradients=full * on_device,
             step_copies=np.zeros(()),
@@ -105,7 +107,7 @@ class Ddp(EngineCosts):
         sizes = Sizes.of(recipe)
         certain = autocast_certain(sizes, layout)
         feedback = sizes.state if recipe.powersgd_rank else 0.0
-        held = 0.0 if layout.offload != "none" else sizes.state
+        held = 0.0 if layout.steps_on_host else sizes.state
         return Certain(
             resident=certain.resident + feedback,
             held_gradients=held,

@@ -65,7 +65,7 @@ class Fsdp(EngineCosts):
         accumulates = c.grad_accum > 1
         held = np.where((c.sync_every == 0) & accumulates, c.state_bytes * _gathered_share(c), shards)
         return PerParameter(
-            resident=c.state_bytes * (1 + c.moments) / c.shard * on_device,
+            resident=c.state_bytes * (1 + c.moments * (1 - c.moments_on_host)) / c.shard * on_device,
             held_gradients=np.where(accumulates, held, 0.0),
             final_gradients=shards,
             step_copies=NOTHING,
@@ -166,11 +166,11 @@ class Fsdp(EngineCosts):
     def certain(self, recipe: Recipe, layout: Layout, batch: BatchPoint) -> Certain:
         """Returns the certain memory: shards (context-parallel ranks may share them) and unsharded gradient sums."""
         sizes, shard = Sizes.of(recipe), layout.shards
-        on_device = 0.0 if layout.offload != "none" else 1.0
+        on_device, moments = 0.0 if layout.steps_on_host else 1.0, 0.0 if layout.offload == "moments" else sizes.moments
         part = 1 / layout.parts("experts")  # a lower limit: not all of a model is experts
         held = sizes.state * part if layout.grad_sync == "last" else on_device * sizes.state / shard
         return Certain(
-            resident=on_device * (sizes.state + sizes.moments) / shard,
+            resident=on_device * (sizes.state + moments) / shard,
             held_gradients=held if batch.grad_accum > 1 else 0.0,
             final_gradients=on_device * sizes.state / shard,
             block_copies=sizes.gathered * part if layout.zero_stage == 2 else 0.0,

@@ -19,7 +19,7 @@ _IN_ITS_PLACE = {
     "loss": "a loss over all logits at once, which takes more memory",
     "compile": "nothing is compiled",
     "checkpointing": "every block is checkpointed, which takes more time",
-    "offload": "nothing lies in host memory",
+    "offload": "nothing lies in host memory, which takes more of the devices'",
     "bucket_mib": "buckets of the program's own size",
 }
 """The substitute if the program does not support an axis of all engines, by axis."""

@@ -115,6 +115,7 @@ def test_the_fingerprint_counts_devices_and_versions_and_no_host() -> None:
     assert mine == probe_store.fingerprint(H200S, dict(reversed(list(PLACE.software.items()))))
     assert mine != probe_store.fingerprint(H200S, {**PLACE.software, "driver": "590"})
     assert mine != probe_store.fingerprint(dataclasses.replace(H200S, num_nodes=2), PLACE.software)
+    assert mine == probe_store.fingerprint(dataclasses.replace(H200S, host_share_gib=200.0), PLACE.software)
 
 
 def test_a_probe_is_found_again_by_its_cluster(tmp_path: Path) -> None:

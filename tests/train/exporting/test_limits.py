@@ -32,6 +32,7 @@ KERNELS = Layout(
     loss="chunked",
     compile="block",
     checkpointing="selective",
+    offload="moments",
 )
 
 
@@ -50,6 +51,7 @@ def test_kernels_that_only_this_project_has_are_named_with_what_runs_in_their_pl
         "chunked loss: a loss over all logits at once, which takes more memory",
         "compile block: nothing is compiled",
         "selective checkpointing: every block is checkpointed, which takes more time",
+        "offload moments: nothing lies in host memory, which takes more of the devices'",
     ):
         assert f"- {line}\n" in output and f"# Not carried: {line}.\n" in (tmp_path / "out" / "launch.sh").read_text()
 

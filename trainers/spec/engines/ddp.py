@@ -69,6 +69,7 @@ ENGINE = _Ddp(
     model_parallel=tuple(name for name in MODEL_PARALLEL if name not in CUTTING["experts"]),
     has_float8=True,
     has_adapters=True,
+    has_host_moments=True,
     has_balance=True,
     complexity_rank=0,
     is_preloaded=True,

@@ -71,7 +71,7 @@ class _DeepSpeed(EngineRules):
                 " choose zero_stage 1, 2 or 3, another engine, or state_precision fp32"
             )
         yield from super().refusals(recipe, layout)
-        if layout.offload != "none" and recipe.state_precision == "bf16":
+        if layout.steps_on_host and recipe.state_precision == "bf16":
             yield (
                 "DeepSpeed keeps offloaded states in bf16 with its own compiled CPU Adam alone, which is not used here:"
                 " choose state_precision fp32, engine fsdp, or offload none"

@@ -60,9 +60,10 @@ class _Fsdp(EngineRules):
         yield from super().refusals(recipe, layout)
         if layout.offload == "optimizer":
             yield (
-                "FSDP2 offloads weights and gradients along with the states, got offload optimizer: choose all or none"
+                "FSDP2 offloads weights and gradients along with the states, got offload optimizer: choose moments,"
+                " all or none"
             )
-        if layout.offload != "none" and recipe.compute_precision == "fp16":
+        if layout.offload == "all" and recipe.compute_precision == "fp16":
             yield (
                 "an fp16 loss scale is kept on the device, FSDP2's offloaded gradients are not:"
                 " choose compute_precision bf16 or offload none"
@@ -94,6 +95,7 @@ ENGINE = _Fsdp(
     has_attention_masks=True,
     has_float8=True,
     has_adapters=True,
+    has_host_moments=True,
     has_balance=True,
     complexity_rank=1,
 )

@@ -61,6 +61,8 @@ class EngineRules:
     """Whether linear layers may compute in FP8."""
     has_adapters: bool = False
     """Whether it trains adapters beside frozen weights."""
+    has_host_moments: bool = False
+    """Whether AdamW's moments may be in host memory while the device steps."""
     has_balance: bool = False
     """Whether it balances routers by the tokens of a step (`Recipe.balance_loss`)."""
     complexity_rank: int = 3
@@ -168,13 +170,31 @@ class EngineRules:
             )
         if layout.bucket_mib and (reason := self.lacks_buckets(layout)):
             yield f"{reason}, got bucket_mib {layout.bucket_mib}: set it to 0"
-        if layout.offload != "none" and (lacking := self.keeps_on_device(layout)):
+        if layout.offload == "moments":
+            yield from self._moments_refusals(recipe)
+        elif layout.offload != "none" and (lacking := self.keeps_on_device(layout)):
+            streamed = "none, moments" if self.has_host_moments else "none"
             yield (
                 f"{lacking} keeps everything on the device, got offload {layout.offload}:"
-                " choose none, or an engine that shards"
+                f" choose {streamed}, or an engine that shards"
             )
         for axis in axes_of_engine(self.name).values():
             yield from axis.refusals(recipe, layout)
+
+    def _moments_refusals(self, recipe: Recipe) -> Iterator[str]:
+        """Yields the reasons why moments in host memory cannot pass through this engine's steps."""
+        if not self.has_host_moments:
+            yield (
+                f"{self.title} passes no moments in host memory through the device's step, got offload moments: choose"
+                " engine ddp or fsdp, or another offload"
+            )
+        if recipe.optimizer != "adamw":
+            yield f"{recipe.optimizer} has no moments to hold in host memory, got offload moments: choose adamw or none"
+        if recipe.compute_precision == "fp16":
+            yield (
+                "an fp16 step may be skipped, which the device knows after moments have passed through it, got offload"
+                " moments: choose compute_precision bf16 or offload none"
+            )
 
     def needs(self, layout: LayoutAxes, cluster: Cluster) -> Iterator[str]:
         """Yields a sentence for each of the engine's axes whose value the devices of `cluster` cannot run."""
