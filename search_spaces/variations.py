@@ -67,6 +67,7 @@ def variations(*kernels: str) -> tuple[dict[str, tuple[Any, ...]], ...]:
             "checkpointing": ("none", "selective", "full"),
             "grad_sync": ("last",),
             "fp8_weights": ("kept",),
+            "offload": ("none", "moments"),
         },
     )
 
