@@ -153,6 +153,8 @@ def activation_passes(
         return PRODUCT_GELU
     if stepwise and not fused:
         return stepwise.forward_accesses, stepwise.backward_accesses
+    if stepwise and stepwise.compiled_accesses:
+        return stepwise.compiled_accesses
     if gated and fused and not casts:
         return FUSED_GATE
     forward = (2.0 if fused else 4.4) * (1 + gated)

@@ -7,7 +7,9 @@ import pytest
 from platform.cost_model import blocks
 from platform.cost_model.compute import optimizer_s
 from platform.cost_model.layer_time import layer_seconds
+from search_spaces.gpt_oss import GPT_OSS_20B
 from search_spaces.llama3 import LLAMA3_8B
+from search_spaces.qwen3 import QWEN3_30B_A3B
 from tests.cost_model.points import changed, point
 from trainers.spec.layout import Layout
 from trainers.spec.model import ModelSpec
@@ -84,3 +86,33 @@ def test_steps_of_adamw_with_16_bit_states_are_bound_by_arithmetic() -> None:
     for parameters, milliseconds in ((2.80e9, 16.6), (7.73e9, 41.2)):
         update = float(optimizer_s(columns, parameters)[0]) - parameters * gradients
         assert update == pytest.approx(milliseconds / 1e3, rel=0.12)
+
+
+@pytest.mark.parametrize(
+    ("model", "num_layers", "attention", "products_ms", "passes_ms"),
+    [(QWEN3_30B_A3B, 10, "sdpa", 91.1, 31.0), (GPT_OSS_20B, 8, "flex", 152.4, 38.9)],
+    ids=["qwen3-30b-a3b", "gpt-oss-20b"],
+)
+def test_products_and_passes_of_experts_take_what_traces_show(
+    model: ModelSpec, num_layers: int, attention: str, products_ms: float, passes_ms: float
+) -> None:
+    """Checks passes with routing, sorting and sums; grouped products run at higher clocks than `GROUPED_RATE` states,
+    as do those of attention between them.
+    """
+    columns = point(
+        dataclasses.replace(LAYOUT, attention=attention, experts="grouped"),
+        cluster="1xH200",
+        model=dataclasses.replace(model, num_layers=num_layers, window_layers=model.window_layers * num_layers // 24),
+        micro_batch=4,
+        grad_accum=4,
+        seq_len=4096,
+        state_precision="bf16",
+        routing="balanced",
+    )
+
+    def ms(part: str) -> float:
+        seconds = blocks.mean(columns, lambda kind: getattr(kind, part)(columns, columns.tokens))
+        return 1e3 * num_layers * sum(float(way[0]) for way in seconds)
+
+    assert ms("products_s") == pytest.approx(products_ms, rel=0.07)
+    assert ms("passes_s") == pytest.approx(passes_ms, rel=0.15)

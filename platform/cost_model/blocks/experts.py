@@ -26,7 +26,7 @@ ROW_ACCESSES = constants.words("experts", "ROW_ACCESSES")
 ROUTER_BYTES = constants.number("experts", "ROUTER_BYTES")
 ROUTING_BYTES = constants.words("experts", "ROUTING_BYTES")
 SORTS = constants.words("experts", "SORTS")
-SORT_KERNELS = constants.number("experts", "SORT_KERNELS")
+SORT_KERNELS = constants.words("experts", "SORT_KERNELS")
 PLACE_BYTES = {"own": 24.0, "received": 44.0}
 """Bytes saved per token and chosen expert, 8 per number: positions in the sort order and the choice; if ranks exchange
 rows, also the sender's and receiver's positions, with notes (`trainers/kernels/experts.py`, `dispatch.py`).
@@ -67,8 +67,11 @@ class _ExpertsCosts(DenseCosts):
         forward, backward = super().passes_s(_as_wide(c), tokens)
         rows = tokens * c.blocks["experts_per_token"] * _unevenness(c)
         a_row = c.hidden * c.compute_bytes / (c.bandwidth * BANDWIDTH_SHARE)
-        accesses = rows * np.where(_is_fused(c), ROW_ACCESSES["compiled"], ROW_ACCESSES["eager"])
-        accesses = accesses + tokens * _travelling(c) * ROW_ACCESSES["received"]
+        travelling = tokens * _travelling(c) * ROW_ACCESSES["received"]
+        accesses, accesses_backward = (
+            rows * np.where(_is_fused(c), ROW_ACCESSES["compiled" + way], ROW_ACCESSES["eager" + way]) + travelling
+            for way in ("", "_backward")
+        )
         casts, scores = tokens * _cast_bytes(c), tokens * c.blocks["num_experts"]
         moved = casts + scores * ROUTING_BYTES["score"] + rows * ROUTING_BYTES["row"]
         moved_back = casts + scores * ROUTING_BYTES["score_backward"]
@@ -77,12 +80,12 @@ class _ExpertsCosts(DenseCosts):
         # EmbeddingBag.cu): two values for each of a row in each pass.
         alone = np.where(c.parts("experts") > 1, 2 * rows * c.hidden / (c.units * UNIT_VALUES), 0.0)
         kernels = np.where(c.grouped_experts > 0, self.further_launches(c), 0.0)
-        sorts = np.where(c.grouped_experts > 0, SORTS["own"], 0.0)
-        sorts = np.where(c.parts("experts") > 1, SORTS["received"], sorts)
+        sorting = np.where(c.grouped_experts > 0, SORTS["own"] * SORT_KERNELS["own"], 0.0)
+        sorting = np.where(c.parts("experts") > 1, SORTS["received"] * SORT_KERNELS["received"], sorting)
         return _with_count(
             c,
-            forward + accesses * a_row + moved / bandwidth + alone + KERNEL_S * (kernels + SORT_KERNELS * sorts),
-            backward + (accesses + rows) * a_row + moved_back / bandwidth + alone + KERNEL_S * kernels,
+            forward + accesses * a_row + moved / bandwidth + alone + KERNEL_S * (kernels + sorting),
+            backward + accesses_backward * a_row + moved_back / bandwidth + alone + KERNEL_S * kernels,
         )
 
     def passes_again_s(self, c: Columns, passes: Array) -> Array:

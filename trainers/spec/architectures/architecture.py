@@ -36,6 +36,8 @@ class StepwiseActivation:
     """Values read and written in the backward pass."""
     saved_tensors: float
     """Number of tensors of inner width that autograd saves, including the activation's input and output."""
+    compiled_accesses: tuple[float, float] | None = None
+    """Values read and written forward and backward by compiled code; None for those of any activation."""
     takes_power: bool = False
     """Whether it computes a power: autocast runs a power, and the operations after it, in fp32."""
 

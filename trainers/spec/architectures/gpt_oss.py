@@ -23,7 +23,11 @@ class _GptOss(WithExperts, WindowByBlock):
 # sigmoid and product, the other half plus one, and the product of both. Backward: autograd's kernels of each; the two
 # halves are padded with zeros and added. Saved: both halves, the clamped gate, its sigmoid, both factors and the
 # output.
-_CLAMPED_SWIGLU = StepwiseActivation(forward_accesses=20.0, backward_accesses=40.0, saved_tensors=7.0)
+# Compiled: 3 and 5 if gate and up values did not alternate in memory, so that no load or write is of more than one
+# value (docs/lab/kernels.csv#experts-traced.2).
+_CLAMPED_SWIGLU = StepwiseActivation(
+    forward_accesses=20.0, backward_accesses=40.0, saved_tensors=7.0, compiled_accesses=(6.4, 17.9)
+)
 
 ARCHITECTURE = _GptOss(
     name="gpt_oss",
