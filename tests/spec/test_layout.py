@@ -122,3 +122,10 @@ def test_a_degree_that_an_engine_reads_back_otherwise_is_a_mismatch() -> None:
 _OF_RECIPE = (
     "compute_precision", "state_precision", "optimizer", "learning_rate", "weight_decay", "beta1", "beta2", "epsilon",
 )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("offload", "on_host"), [("none", False), ("moments", False), ("optimizer", True), ("all", True)]
+)
+def test_moments_alone_on_the_host_leave_the_step_to_the_device(offload: Any, on_host: bool) -> None:
+    assert Layout(engine="fsdp", zero_stage=3, offload=offload).steps_on_host is on_host

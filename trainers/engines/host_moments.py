@@ -22,7 +22,7 @@ _ALIGNED_VALUES = 64
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-class Piece(NamedTuple):
+class SlicePiece(NamedTuple):
     """A range of a flattened parameter, whose moments begin at `offset` of their slice."""
 
     parameter: torch.Tensor
@@ -35,7 +35,7 @@ class MomentSlice(NamedTuple):
     """A slice of a parameter group: its pieces, and its flat moments on the host."""
 
     group: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[SlicePiece, ...]
     moments: tuple[torch.Tensor, torch.Tensor]
 
 
@@ -79,7 +79,7 @@ class HostMomentsAdamW(torch.optim.AdamW):
                 firsts.append(end)
                 end += -(-parameter.numel() // _ALIGNED_VALUES) * _ALIGNED_VALUES
             first, second = (_host_zeros(end, dtype, device) for _ in _MOMENTS)
-            slices: list[list[Piece]] = [[] for _ in range(0, end, slice_values)]
+            slices: list[list[SlicePiece]] = [[] for _ in range(0, end, slice_values)]
             for parameter, begin in zip(group["params"], firsts, strict=True):
                 num_values = parameter.numel()
                 self.state[parameter] = {
@@ -93,7 +93,9 @@ class HostMomentsAdamW(torch.optim.AdamW):
                     low = max(begin, number * slice_values)
                     high = min(begin + num_values, (number + 1) * slice_values)
                     if low < high:
-                        slices[number].append(Piece(parameter, low - begin, high - begin, low - number * slice_values))
+                        slices[number].append(
+                            SlicePiece(parameter, low - begin, high - begin, low - number * slice_values)
+                        )
             for number, pieces in enumerate(slices):
                 where = slice(number * slice_values, min((number + 1) * slice_values, end))
                 yield MomentSlice(index, tuple(pieces), (first[where], second[where]))
@@ -121,7 +123,7 @@ class HostMomentsAdamW(torch.optim.AdamW):
             used += 1
         return loss
 
-    def _update(self, index: int, pieces: Sequence[Piece], moments: Sequence[torch.Tensor]) -> None:
+    def _update(self, index: int, pieces: Sequence[SlicePiece], moments: Sequence[torch.Tensor]) -> None:
         """Updates the weights of `pieces`, whose slice's moments are on their device, in one launch."""
         group = self.param_groups[index]
         beta1, beta2 = group["betas"]
