@@ -68,7 +68,7 @@ def disturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
         seq_len=128,
         global_batch=32,  # more micro-steps than a search times: the winner has a last run
         micro_batches=(2,),
-        axes={"engine": ("ddp",), "bucket_mib": (0, 7)},  # as fast as each other: none is stopped as slow
+        axes={"engine": ("ddp",), "bucket_mib": (0, 7)},  # as fast as each other; one may be `slow` by load
     )
     arguments = ("--name", "busy", "--time-budget-s", "280", *IN_ORDER)
     with (
