@@ -223,5 +223,11 @@ def _cast_all(_module: torch.nn.Module, *inputs: Any) -> Any:
 def _converted(model: torch.nn.Module, chosen: Recipe) -> dict[str, torch.nn.Linear]:
     config = dataclasses.replace(Float8LinearConfig.from_recipe_name(chosen.float8_scaling), emulate=True)
     start = _start(chosen)
-    convert_to_float8_training(model, config=config, module_filter_fn=lambda _, name: name.startswith(start))
+
+    def converts(layer: torch.nn.Module, name: str) -> bool:
+        """Returns whether it is a layer of a block whose sizes FP8's products support: Qwen2's gate has one output."""
+        sizes = (layer.in_features, layer.out_features) if isinstance(layer, torch.nn.Linear) else ()
+        return name.startswith(start) and not any(size % 16 for size in sizes)
+
+    convert_to_float8_training(model, config=config, module_filter_fn=converts)
     return {name: module for name, module in model.named_modules() if isinstance(module, float8_linear.Float8Linear)}
