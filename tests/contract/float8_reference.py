@@ -6,6 +6,7 @@ Values that each rank rounds separately are also rounded separately here.
 import contextlib
 import copy
 import dataclasses
+import operator
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from tests.contract.mesh_cases import MeshCase
 from tests.contract.mesh_group import STEPS, Trained
 from tests.contract.reference import dense_model, make_optimizer
 from trainers import data
+from trainers.spec.architectures import architecture_of
 from trainers.spec.batch import BatchPoint
 from trainers.spec.recipe import Recipe
 
@@ -168,7 +170,7 @@ def _autocast(master: torch.nn.Module, chosen: Recipe) -> _Computing:
     torchao casts the inputs of its layers under CUDA's autocast, but not under a CPU's, so hooks cast them here. With
     rowwise scales the weights of these layers are first rounded to bf16.
     """
-    model = copy.deepcopy(master)
+    model = _copied(master, chosen)
     layers = _converted(model, chosen)
     for layer in layers.values():
         layer.register_forward_pre_hook(lambda _, inputs: (inputs[0].bfloat16(),))
@@ -180,7 +182,7 @@ def _in_bf16(master: torch.nn.Module, chosen: Recipe) -> _Computing:
     """Returns a copy of the model that computes as with FSDP2: all weights are bf16. With tensorwise scales the FP8
     layers' weights stay fp32, because FSDP2 casts them from fp32 in the gather.
     """
-    model = copy.deepcopy(master)
+    model = _copied(master, chosen)
     for parameter in model.parameters():  # and not the buffers, which FSDP2 leaves as they are
         parameter.data = parameter.data.bfloat16()
     layers = _converted(model, chosen)
@@ -191,6 +193,18 @@ def _in_bf16(master: torch.nn.Module, chosen: Recipe) -> _Computing:
     for layer in layers.values() if chosen.float8_scaling == "tensorwise" else ():
         layer.weight.data = layer.weight.data.float()
     return _Computing(model=model, autocasts=False, rounded=frozenset())
+
+
+def _copied(master: torch.nn.Module, chosen: Recipe) -> torch.nn.Module:
+    """Returns a copy that scales hidden states before the head as the engines do, where transformers scales logits
+    after it: in bf16 these round to other numbers.
+    """
+    model, factor = copy.deepcopy(master), chosen.model.logit_factor
+    if factor != 1:
+        path, _, name = architecture_of(chosen.model.architecture).logit_factor.rpartition(".")
+        setattr(operator.attrgetter(path)(model) if path else model, name, 1.0)
+        model.get_submodule("lm_head").register_forward_pre_hook(lambda _, inputs: (inputs[0] * factor,))
+    return model
 
 
 def _start(chosen: Recipe) -> str:
@@ -209,5 +223,11 @@ def _cast_all(_module: torch.nn.Module, *inputs: Any) -> Any:
 def _converted(model: torch.nn.Module, chosen: Recipe) -> dict[str, torch.nn.Linear]:
     config = dataclasses.replace(Float8LinearConfig.from_recipe_name(chosen.float8_scaling), emulate=True)
     start = _start(chosen)
-    convert_to_float8_training(model, config=config, module_filter_fn=lambda _, name: name.startswith(start))
+
+    def converts(layer: torch.nn.Module, name: str) -> bool:
+        """Returns whether it is a layer of a block whose sizes FP8's products support: Qwen2's gate has one output."""
+        sizes = (layer.in_features, layer.out_features) if isinstance(layer, torch.nn.Linear) else ()
+        return name.startswith(start) and not any(size % 16 for size in sizes)
+
+    convert_to_float8_training(model, config=config, module_filter_fn=converts)
     return {name: module for name, module in model.named_modules() if isinstance(module, float8_linear.Float8Linear)}

@@ -71,7 +71,7 @@ def test_runs_on_a_slow_node_cost_a_point_no_place(left_out: int) -> None:
     order = rank(points(several, paces_of(SLOW)))
     assert [point.main_run.batch.micro_batch for point in order][:2] == [1, 2]
     assert rank(points(several))[0].main_run.batch.micro_batch != 1, "without paces the slow node decides"
-    assert not any(point.disturbed for point in order) and contenders_of(order) == []
+    assert not any(point.disturbed for point in order) and contenders_of(order, ()) == []
     assert compared(order[0], order[1]).ratio == pytest.approx(1000 / 990)
 
 

@@ -6,15 +6,12 @@ import pytest
 
 from platform.study.result.result import StudyResult
 from tests.search_spaces.test_configs_of_today import ACCEPTED, config_of
-from tests.whole_searches.studies import ANSWERED, RAN, Run, start
+from tests.whole_searches.studies import ANSWERED, RAN, WITHOUT_MLFLOW, Run, start
 
 pytestmark = [pytest.mark.ray, pytest.mark.search, pytest.mark.heavy]
 
-SHORT = ("--max-trials", "2", "--steps", "4", "--repeats", "0", "--time-budget-s", "120")
 BATCH = ("--set", "global_batch=8", "--set", "micro_batch=4")
-"""Two layouts, one rung each, and as few steps as a figure takes."""
-
-
+"""One rung a layout."""
 ONE_LAYOUT = ("attention=sdpa", "loss=plain", "grad_sync=last", "tp=1", "pp=1", "cp=1")
 """Values that leave a recipe one layout: a trial and a gate each."""
 
@@ -24,7 +21,8 @@ def test_two_precisions_have_a_winner_each_and_the_answer_says_what_fp8_costs(tm
     changes = ("compute_precision=bf16,fp8_tensorwise", "engine=ddp", "checkpointing=none")
     sets = [word for change in (*changes, *ONE_LAYOUT) for word in ("--set", change)]
     options = ("--steps", "4", "--repeats", "0")
-    with start(tmp_path, "price", 1, str(tmp_path / "llama"), "--name", "price", *options, *BATCH, *sets) as session:
+    argv = (str(tmp_path / "llama"), "--name", "price", *options, *BATCH, *sets)
+    with start(tmp_path, "price", 1, *argv, environment=WITHOUT_MLFLOW) as session:
         session_end = session.end()
     assert session_end.code in ANSWERED, session_end.err
     result = StudyResult.of(Run(path=session.journal.parent, sessions=(session_end,)).history)
@@ -69,7 +67,8 @@ def families(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
                "compile=none", "grad_sync=last", "dp_shard=2", "virtual=1")  # fmt: skip
     sets = [word for change in changes for word in ("--set", change)]
     options = ("--steps", "4", "--repeats", "0", "--time-budget-s", "1200", *BATCH, *sets)
-    with start(folder, "families", 1, str(folder / "families.py"), "--name", "families", *options) as session:
+    argv = (str(folder / "families.py"), "--name", "families", *options)
+    with start(folder, "families", 1, *argv, environment=WITHOUT_MLFLOW) as session:
         session_end = session.end()
     assert session_end.code in ANSWERED, session_end.err
     return StudyResult.of(Run(path=session.journal.parent, sessions=(session_end,)).history)

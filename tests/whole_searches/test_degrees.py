@@ -19,10 +19,11 @@ pytestmark = [pytest.mark.ray, pytest.mark.search]
 
 def _searched(folder: Path, name: str, *argv: str) -> Run:
     """Runs the search, and resumes it for 300 s where a disturbed machine left open which layout is fastest."""
-    with start(folder, name, 1, *argv, "--name", name) as session:
+    with start(folder, name, 1, *argv, "--name", name, environment=WITHOUT_MLFLOW) as session:
         session_end = [session.end()]
     if session_end[0].code == NOT_RESOLVED:
-        with start(folder, name, 2, "--resume", name, "--time-budget-s", "300") as session:
+        argv = ("--resume", name, "--time-budget-s", "300")
+        with start(folder, name, 2, *argv, environment=WITHOUT_MLFLOW) as session:
             session_end.append(session.end())
     return Run(path=folder / "studies" / name, sessions=tuple(session_end))
 

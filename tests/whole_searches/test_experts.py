@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from platform.study.result.result import StudyResult
-from tests.whole_searches.studies import ANSWERED, RAN, Run, start
+from tests.whole_searches.studies import ANSWERED, RAN, WITHOUT_MLFLOW, Run, start
 
 pytestmark = [pytest.mark.ray, pytest.mark.search, pytest.mark.heavy]
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.search, pytest.mark.heavy]
 @pytest.mark.parametrize(("space", "workers"), [("qwen3_30b_a3b", "2"), ("qwen3_30b_a3b", "4"), ("gpt_oss_20b", "2")])
 def test_a_model_with_experts_is_searched_and_gated_on_its_miniature(space: str, workers: str, tmp_path: Path) -> None:
     options = ("--gpus", workers, "--name", "experts", "--steps", "4", "--repeats", "1", "--searcher", "sweep")
-    with start(tmp_path, "experts", 1, space, *options) as session:
+    with start(tmp_path, "experts", 1, space, *options, environment=WITHOUT_MLFLOW) as session:
         session_end = session.end()
     assert session_end.code in ANSWERED, session_end.err
     run = Run(path=session.journal.parent, sessions=(session_end,))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.whole_searches.session import Ended, write_space
-from tests.whole_searches.studies import Run, start
+from tests.whole_searches.studies import WITHOUT_MLFLOW, Run, start
 from trainers import startup
 from trainers.records.measurement import Outcome
 
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.search, pytest.mark.heavy]
 
 def _searched(folder: Path, space: Path, name: str, value: str) -> tuple[Ended, Run]:
     argv = (str(space), "--name", name, "--steps", "4", "--searcher", "sweep")
-    with start(folder, name, 1, *argv, environment={startup.SWITCH: value}) as session:
+    with start(folder, name, 1, *argv, environment={startup.SWITCH: value, **WITHOUT_MLFLOW}) as session:
         session_end = session.end()
     return session_end, Run(path=folder / "studies" / name, sessions=(session_end,))
 

@@ -14,7 +14,7 @@ from platform.study.history import History
 from platform.study.node_paces import Paces
 from platform.study.result import gate as gates
 from platform.study.result.ranking import PointRuns, by_speed, points, rank, ranked, winner
-from platform.study.result.tie_break import contenders_of, unresolved_of
+from platform.study.result.tie_break import contenders_of, stopped_of, unresolved_of
 from search_spaces.candidate import Candidate
 from trainers.records.journal import TrialStart
 from trainers.records.measurement import TRAINING_STATE, Measurement
@@ -66,12 +66,12 @@ class RecipeConfirmation:
     @functools.cached_property
     def contenders(self) -> list[PointRuns]:
         """The points that may be fastest because the machine was disturbed."""
-        return contenders_of(self._ranking)
+        return contenders_of(self._ranking, stopped_of(self._points))
 
     @functools.cached_property
     def unresolved(self) -> list[PointRuns]:
         """The contenders whose order is open; empty if the winner is known."""
-        return unresolved_of(self._ranking)
+        return unresolved_of(self._ranking, stopped_of(self._points))
 
     @functools.cached_property
     def _ranking(self) -> list[PointRuns]:

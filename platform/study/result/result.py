@@ -25,7 +25,7 @@ from platform.study.result.ranking import (
     rank,
     speed_of,
 )
-from platform.study.result.tie_break import contenders_of, unresolved_of
+from platform.study.result.tie_break import contenders_of, stopped_of, unresolved_of
 from trainers.records.journal import GateCurves, Profile, StudyHeader
 from trainers.records.measurement import Measurement, Outcome
 from trainers.spec.layout import Layout
@@ -76,7 +76,7 @@ class RecipeResult:
     def runner_up(self) -> Measurement | None:
         """The best point of another layout than the winner's that no gate disqualified; None without one.
 
-        A layout stopped as slow cannot win, but it may be the closest to the winner and counts here.
+        A layout stopped as slow cannot win without another run, but it may be the closest to the winner and counts.
         """
         if self.winner is None:
             return None
@@ -231,13 +231,13 @@ class StudyResult:
 
 def _of_recipe(recipe: Recipe, group: Sequence[Measurement], history: History) -> RecipeResult:
     of_recipe = points(group, history.paces)
-    ranking = rank(of_recipe)
+    ranking, stopped = rank(of_recipe), stopped_of(of_recipe)
     return RecipeResult(
         recipe=recipe,
         measurements=tuple(group),
         points=tuple(of_recipe),
         ranking=tuple(ranking),
-        contenders=tuple(contenders_of(ranking)),
-        unresolved=tuple(unresolved_of(ranking)),
+        contenders=tuple(contenders_of(ranking, stopped)),
+        unresolved=tuple(unresolved_of(ranking, stopped)),
         history=history,
     )

@@ -18,7 +18,7 @@ from platform.study.study import Study
 from tests.search.loop.backend import LAYOUTS, Backend, Make, fast, history_of, out_of_memory, result
 from trainers.records.job import GateSize, Job
 from trainers.records.journal import End, Resume
-from trainers.records.measurement import Measurement
+from trainers.records.measurement import Measurement, Outcome
 from trainers.spec.batch import BatchPoint
 
 LAST = ConfirmationRules(repeats=0, gate=GateSize(steps=2, sequences=4))
@@ -76,6 +76,27 @@ def test_a_contender_that_takes_the_lead_has_its_last_run_with_the_gate(
     assert best is not None and best.layout == LAYOUTS[1]
     last = [job.layout for job in backend.jobs if job.is_winner_run and job.rungs]
     assert last == [LAYOUTS[0], LAYOUTS[1]], "whatever rounds it had before"
+
+
+def test_a_layout_stopped_as_slow_runs_again_where_the_winner_s_runs_fell_below_its_figure(
+    make: Make, backend: Backend, study: Study
+) -> None:
+    """Checks that no layout is named the fastest with a small part of what another had when it was stopped."""
+    again = search_then(lambda job: FASTEST[job.layout] / (20 if job.repeat == 1 else 1))
+
+    def play(job: Job, batch: BatchPoint) -> Measurement:
+        if job.repeat or (job.layout == LAYOUTS[0] and batch.micro_batch == 4):
+            return again(job, batch)
+        if job.layout == LAYOUTS[0]:
+            return result(job, batch, 100.0)
+        return result(job, batch, 1000.0, outcome=Outcome.SLOW)
+
+    backend.play = play
+    backend.run(make(rules=LAST))
+    ran = {job.layout for job in backend.jobs if job.rungs and job.repeat > 1}
+    assert LAYOUTS[0] in ran and len(ran) > 1
+    best = StudyResult.of(history_of(study)).of_study[0].winner
+    assert best is not None and best.tokens_per_s and best.tokens_per_s >= FASTEST[LAYOUTS[2]]
 
 
 def test_a_passing_disturbance_costs_a_few_runs_and_no_verdict(make: Make, backend: Backend, study: Study) -> None:

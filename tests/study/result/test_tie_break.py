@@ -103,6 +103,44 @@ def test_a_figure_of_the_search_alone_far_above_the_runs_is_a_contender() -> Non
     assert layouts(measurements) == [ONE, TWO] and judged(measurements).unresolved
 
 
+def slow(on: Layout, speed: float) -> Measurement:
+    return measurement(on=on, tokens_per_s=speed, outcome=Outcome.SLOW)
+
+
+def test_a_point_stopped_as_slow_far_above_the_runs_is_a_contender() -> None:
+    """Checks figures of a busy machine: the point had been stopped beside the leader's figure of the search, of which
+    the leader's run had a five hundredth, and the leader was named the fastest.
+    """
+    measurements = [*runs(ONE, 75137, 165), slow(TWO, 41485)]
+    assert layouts(measurements) == [ONE, TWO] and judged(measurements).winner is None
+    run = contenders_run(judged(measurements).contenders, after=1, most_rounds=3)
+    assert run is not None and (run.point.layout, run.repeat) == (TWO, 2)
+    again = [*measurements, *runs(TWO, 70000, first=2), *runs(ONE, 75000, first=2)]
+    assert layouts(again) == [TWO, ONE] and judged(again).unresolved
+    resolved = [*again, *runs(TWO, 70100, 70050, 70000, first=3), *runs(ONE, 75100, 75050, 75000, first=3)]
+    best = judged(resolved).winner
+    assert best is not None and best.layout == ONE
+
+
+def test_a_point_stopped_as_slow_that_ran_again_stays_a_contender_until_the_runs_agree() -> None:
+    """Checks runs of a busy machine, of which the leader's were named the fastest: +45.7%, -97.8% to +9596.0%."""
+    noisy = [*runs(ONE, 88800, 3141, 69050, 45337), slow(TWO, 32212), *runs(TWO, 34049, 43286, first=2)]
+    assert layouts(noisy) == [ONE, TWO] and len(judged(noisy).unresolved) == 2 and judged(noisy).winner is None
+    quiet = [*runs(ONE, 40000, 40100, 40200), slow(TWO, 20000), *runs(TWO, 39000, 39900, first=1)]
+    assert judged(quiet).contenders == (), "nothing disturbed the leader"
+
+
+@pytest.mark.parametrize("again", [74000, 45000])
+def test_a_point_stopped_as_slow_is_none_beside_runs_about_as_fast_or_faster(again: float) -> None:
+    assert judged([*runs(ONE, 75137, again), slow(TWO, 41485)]).winner is not None
+
+
+def test_a_point_stopped_as_slow_is_none_where_its_layout_failed_the_gate() -> None:
+    lost = measurement(on=TWO, tokens_per_s=None, repeat=2, outcome=Outcome.FAILED, phase="gate", micro_batch=2)
+    measurements = [*runs(ONE, 75137, 165), slow(TWO, 41485)]
+    assert judged(measurements).unresolved and not judged([*measurements, lost]).unresolved
+
+
 def test_a_figure_of_the_search_alone_whose_interval_holds_the_runs_is_none() -> None:
     apart = (1.0, 1.3, 0.7)
     first = [measurement(on=ONE, tokens_per_s=1300, windows_s=apart), *runs(ONE, 1020, first=1)]
