@@ -52,8 +52,8 @@ def variations(*kernels: str) -> tuple[dict[str, tuple[Any, ...]], ...]:
         # compiled whole has its own loss and attention.
         {"attention": ("sdpa",), "compile": ("model",), "loss": ("plain",), "bucket_mib": (0, 100, 256)},
         {**fastest, "cuda_graphs": ("on",), "bucket_mib": (0, 100, 256)},
-        # Room for larger micro-batches; what full checkpointing adds to it costs more than it brings.
-        {**fastest, "offload": ("moments",), "checkpointing": ("none", "selective")},
+        # Room for larger micro-batches.
+        {**fastest, "offload": ("moments",), "checkpointing": ("none", "selective", "full")},
         {**of_engines, "prefetch": (1, 2, 4)},
         {**of_engines, "bucket_mib": (100, 256)},
         {**of_engines, "overlap": ("on", "off")},

@@ -68,7 +68,7 @@ def test_a_grouped_product_of_full_tiles_is_slower_than_one_product_of_as_many_r
     rows, experts = np.array([8 * 4096 * 8.0]), 128.0
     grouped = _of_experts_s(c, rows, np.array(4096.0), np.array(2048.0), np.array(experts))
     assert float((matmul_s(c, rows, np.array(4096.0), np.array(2048.0)) / grouped).item()) == pytest.approx(
-        0.92, abs=0.01
+        0.96, abs=0.01
     )
     others = _of_experts_s(changed(c, own_mesh=0.0), rows, np.array(4096.0), np.array(2048.0), np.array(experts))
     assert others < grouped, "rates of other software contain their own grouped products"

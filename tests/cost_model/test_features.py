@@ -113,7 +113,7 @@ def test_every_random_layout_survives_the_way_into_the_plan() -> None:
                 "DeepSpeed's stages 2 and 3 under a pipeline",
                 "micro-batches do not fill the pipeline, or the rounds of an interleaved schedule",
             }  # fmt: skip
-    assert survived > 60
+    assert survived > 50
 
 
 @pytest.mark.slow
@@ -244,8 +244,10 @@ def test_every_axis_counts_in_a_plan(base: tuple[str, ...], change: str, capsys:
 
 
 def test_what_fits_on_one_device_by_offload_alone_is_planned(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bloom7b", "--cluster", "1xH100"]) == 1
+    assert main(["bloom7b", "--cluster", "1xH100", "--set", "offload=none"]) == 1
     assert "no layout of" in capsys.readouterr().err
+    assert main(["bloom7b", "--cluster", "1xH100"]) == 0
+    assert "offload moments" in " ".join(capsys.readouterr().out.split())
     assert main(["bloom7b", "--cluster", "1xH100", "--set", "offload=all"]) == 0
     assert "offload all" in " ".join(capsys.readouterr().out.split())
 
