@@ -101,6 +101,11 @@ def test_fp8_weights_are_kept_beside_every_way_to_save_memory_in_fp8_recipes_alo
     kept = [candidate for candidate in space.candidates(1)[0] if candidate.layout.is_set("fp8_weights")]
     assert {candidate.recipe.compute_precision for candidate in kept} == {"fp8_tensorwise"}
     assert {(candidate.layout.engine, candidate.layout.compile) for candidate in kept} == {("ddp", "block")}
-    assert sorted((candidate.layout.checkpointing, candidate.layout.loss) for candidate in kept) == [
-        (checkpointing, loss) for checkpointing in ("full", "none", "selective") for loss in ("chunked", "plain")
+    assert sorted(
+        (candidate.layout.checkpointing, candidate.layout.loss, candidate.layout.offload) for candidate in kept
+    ) == [
+        (checkpointing, loss, offload)
+        for checkpointing in ("full", "none", "selective")
+        for loss in ("chunked", "plain")
+        for offload in ("moments", "none")
     ]
