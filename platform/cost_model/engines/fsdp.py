@@ -31,14 +31,14 @@ class Fsdp(EngineCosts):
 
     def weight_traffic(self, c: Columns, repeated: Array) -> Array:
         """Returns the bytes moved per parameter and micro-batch. Shards are cast and gathered parameters copied into
-        place (at stage 3 for each pass), and gradients are cast for the reduction (arXiv 2304.11277, section 4.2); only
-        this rank's part is then added up.
+        place (at stage 3 for each pass; on one rank too), and gradients are cast for the reduction (arXiv 2304.11277,
+        section 4.2); only this rank's part is then added up.
         """
         sharded_sum = np.where(c.grad_accum > 1, 3 * c.gradient_bytes / c.shard, 0.0)
         reduced = c.compute_bytes + c.gradient_bytes + sharded_sum
         sums = np.where((c.sync_every > 0) & (c.shard > 1), reduced, super().weight_traffic(c, repeated))
         moved = (_cast_bytes(c) / c.shard + 2 * c.gathered_bytes) * sum(_gathers(c))
-        return sums + np.where(c.shard > 1, moved, 0.0)
+        return sums + moved
 
     def gathers_casts(self, c: Columns) -> Mask:
         """Returns the rows that gather one byte per parameter."""
@@ -46,7 +46,7 @@ class Fsdp(EngineCosts):
 
     def frozen_traffic(self, c: Columns) -> Array:
         """Returns the bytes moved per frozen parameter and micro-batch: gathered ones are copied into place."""
-        return np.where(c.shard > 1, 2 * c.gathered_bytes * sum(_gathers(c)), 0.0)
+        return 2 * c.gathered_bytes * sum(_gathers(c))
 
     def converted_values(self, c: Columns) -> Array:
         """Returns the values moved one by one if gradients in the products' type are summed in the states' type: 3 per
