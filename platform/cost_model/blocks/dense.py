@@ -82,7 +82,8 @@ class DenseCosts:
         # Kernels fused by hand take theirs within the rates that their software's runs show. A product that computes
         # GELU saves one tensor of inner width.
         eager = KERNELS["eager"] - KERNELS["gelu"] * (c.inner_copies < 2)
-        kernels = np.where(is_fused, KERNELS["compiled"] * (c.compiled_calls > 0), eager)
+        compiled = KERNELS["compiled"] + KERNELS["casts"] * (c.cast_bytes > 0)
+        kernels = np.where(is_fused, compiled * (c.compiled_calls > 0), eager)
         ends = KERNEL_S * kernels * wide
         return (
             (values + rotation + inner * c.activation_forward * gelu) * per_value + ends,
