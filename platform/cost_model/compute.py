@@ -163,13 +163,14 @@ def _eager_traffic(c: Columns) -> tuple[tuple[Array, Array], tuple[Array, Array]
     )
 
 
-def weight_traffic_s(c: Columns, parameters: Array) -> Array:
+def weight_traffic_s(c: Columns, parameters: Array, *, in_blocks: bool = False) -> Array:
     """Returns the seconds per micro-batch of memory traffic, without products, for a rank's `parameters` and their
-    gradients.
+    gradients, in its blocks or outside.
     """
     repeated = np.where(c.full_checkpointing > 0, checkpointed_share(c), 0.0)
     bandwidth = c.bandwidth * BANDWIDTH_SHARE
-    moved_s = costs_of(c).weight_traffic(c, repeated) / bandwidth
+    engine = costs_of(c)
+    moved_s = (engine.block_traffic if in_blocks else engine.weight_traffic)(c, repeated) / bandwidth
     trained_s = moved_s + costs_of(c).converted_values(c) / (c.units * UNIT_VALUES)
     if not c.has_adapters:
         return parameters * trained_s

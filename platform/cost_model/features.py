@@ -368,8 +368,9 @@ def _of_cluster(
         "half_depth": 32 if precision == "fp32" else HALF_DEPTH.get(device.architecture, HALF_DEPTH["other"]),
         "plain_flops": device.peak_tflops("fp32") * device.scale("fp32") * 1e12 * device.matmul_share,
         "peak_flops": peak,
-        # FP8 products take about half of the energy of as many in 16 bits; where they reach the cap is not known.
-        "power_share": device.power_share if device.power_share and precision != "fp8" else math.inf,
+        # Traces have products of 16 bits alone. Others take another energy, and where they reach the cap is not known;
+        # attention's rate, which the share counts with theirs, is one of 16 bits too.
+        "power_share": device.power_share if device.power_share and precision in ("bf16", "fp16") else math.inf,
         "flash_flops": half * device.flash_share * width_share(head_dim, device.architecture),
         "flash_half_length": half_length(device.architecture),
         "bandwidth": device.bandwidth_gb_per_s * 1e9,

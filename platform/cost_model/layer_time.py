@@ -38,7 +38,8 @@ def layer_seconds(columns: Columns) -> LayerSeconds:
     (passes_again,) = blocks.mean(
         columns, lambda kind: (kind.passes_again_s(columns, kind.passes_s(columns, tokens)[0]),)
     )
-    weights = weight_traffic_s(columns, columns.gathered_block) + weight_casts_s(columns, columns.gathered_block)
+    weights = weight_traffic_s(columns, columns.gathered_block, in_blocks=True)
+    weights = weights + weight_casts_s(columns, columns.gathered_block)
     slower = _under_power_cap(
         columns, products + products_backward, attention + attention_backward, passes + passes_backward + weights
     )

@@ -5,7 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from platform.cost_model.columns import Array, Columns
 from platform.cost_model.compute import weight_casts_s
 from platform.cost_model.engines.ddp import Ddp
 from platform.cost_model.engines.fsdp import Fsdp
@@ -14,6 +16,7 @@ from platform.cost_model.hardware import BANDWIDTH_SHARE, find_cluster, with_net
 from platform.cost_model.lower_bound import lower_bound
 from platform.cost_model.predict import predict
 from search_spaces import load
+from trainers.models import float8
 from trainers.spec.batch import BatchPoint
 from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
@@ -37,9 +40,9 @@ def test_compiled_fp8_is_predicted_faster_than_bf16_and_uncompiled_slower_than_c
 
 
 def test_attention_and_head_stay_at_the_rate_of_bf16() -> None:
-    float8 = dataclasses.replace(BF16, compute_precision="fp8_tensorwise")
+    in_float8 = dataclasses.replace(BF16, compute_precision="fp8_tensorwise")
     batch = BatchPoint.of(BF16, COMPILED, 4)
-    row, plain = (from_points([(recipe, COMPILED, batch)], find_cluster("8xH200")) for recipe in (float8, BF16))
+    row, plain = (from_points([(recipe, COMPILED, batch)], find_cluster("8xH200")) for recipe in (in_float8, BF16))
     assert row.flash_flops == pytest.approx(plain.flash_flops)
     assert row.matmul_flops / row.head_slowdown == pytest.approx(plain.matmul_flops)
     assert row.matmul_flops / plain.matmul_flops == pytest.approx(2 * 0.9, rel=0.01)
@@ -132,17 +135,16 @@ def test_autocast_holds_the_cast_table_of_the_head_at_the_loss(
 
 
 def test_weights_are_cast_for_both_passes_unless_their_casts_are_gathered() -> None:
-    """Checks 5 + 3 bytes of each weight of the blocks, a micro-batch."""
+    """Checks 5 + 3 bytes of each weight of the blocks, a micro-batch; 9 + 5 where it is cast from fp32."""
     ddp = dataclasses.replace(COMPILED, engine="ddp", zero_stage=0, dp_shard=1, dp_replicate=8)
     seconds: dict[tuple[str, str], float] = {}
     for precision, layout in (("fp8_tensorwise", ddp), ("fp8_rowwise", COMPILED), ("fp8_tensorwise", COMPILED)):
         recipe = dataclasses.replace(BF16, compute_precision=precision)
         row = from_points([(recipe, layout, BatchPoint.of(recipe, layout, 4))], find_cluster("8xH200"))
         seconds[precision, layout.engine] = (weight_casts_s(row, row.layer_parameters) * row.bandwidth).item()
-    a_weight = 8.0 * BF16.model.parameters_per_layer / BANDWIDTH_SHARE
-    assert seconds == pytest.approx(
-        {("fp8_tensorwise", "ddp"): a_weight, ("fp8_rowwise", "fsdp"): a_weight, ("fp8_tensorwise", "fsdp"): 0.0}
-    )
+    a_byte = BF16.model.parameters_per_layer / BANDWIDTH_SHARE
+    expected = {("fp8_tensorwise", "ddp"): 14.0, ("fp8_rowwise", "fsdp"): 8.0, ("fp8_tensorwise", "fsdp"): 0.0}
+    assert seconds == pytest.approx({row: moved * a_byte for row, moved in expected.items()})
 
 
 @pytest.mark.parametrize("compiled", ["none", "block"])
@@ -156,10 +158,43 @@ def test_kept_weights_are_cast_once_a_step_and_laid_out_by_columns_in_each_micro
     row = from_points([(recipe, layout, BatchPoint.of(recipe, layout, 2))], find_cluster("1xH200"))
     bandwidth = row.bandwidth * BANDWIDTH_SHARE
     assert (weight_casts_s(row, np.ones(1)) * bandwidth).item() == pytest.approx(2.0)
-    accumulated = 2 * row.gradient_bytes + row.compute_bytes
-    cast_back = np.where(row.state_bytes > row.compute_bytes, row.gradient_bytes - row.compute_bytes, 0.0)
-    assert Ddp().weight_traffic(row, np.zeros(1)) == pytest.approx(accumulated + cast_back)
+    assert Ddp().block_traffic(row, np.zeros(1)) == pytest.approx(_accumulated(row))
     assert (Ddp().step_casts_s(row, np.ones(1)) * bandwidth).item() == pytest.approx(cast_again)
+
+
+def _accumulated(row: Columns) -> Array:
+    """Returns the bytes per parameter of gradient accumulation, with a cast of gradients to the sums' type."""
+    cast_back = np.where(row.state_bytes > row.compute_bytes, row.gradient_bytes - row.compute_bytes, 0.0)
+    return 2 * row.gradient_bytes + row.compute_bytes + cast_back
+
+
+@pytest.mark.parametrize(("states", "moved"), [("bf16", 8.0), ("fp32", 14.0)])
+def test_weights_with_a_scale_for_each_tensor_are_cast_from_the_states_type_alone(states: Any, moved: float) -> None:
+    """Checks two reads and a byte, then a read and a byte, and that autocast casts the head's table alone."""
+    recipe = dataclasses.replace(LLAMA, compute_precision="fp8_tensorwise", state_precision=states)
+    layout, batch = Layout(engine="ddp", attention="sdpa", compile="block"), BatchPoint(micro_batch=1, grad_accum=8)
+    row = from_points([(recipe, layout, batch)], find_cluster("1xH200"))
+    assert (weight_casts_s(row, np.ones(1)) * row.bandwidth * BANDWIDTH_SHARE).item() == pytest.approx(moved)
+    assert Ddp().block_traffic(row, np.zeros(1)) == pytest.approx(_accumulated(row))
+    of_table = Ddp().weight_traffic(row, np.zeros(1)) - _accumulated(row)
+    assert of_table == pytest.approx(12.0 if states == "fp32" else 0.0)
+    (copies,) = Ddp().copies(row, [(np.zeros(1), np.zeros(1))])
+    assert copies.in_block == pytest.approx(0.0)
+    assert lower_bound(recipe, dataclasses.replace(layout, compile="none"), batch).copies_gib == 0.0
+
+
+@pytest.mark.parametrize(("precision", "copies"), [("fp8_tensorwise", 0), ("fp8_rowwise", 1)])
+def test_layers_save_a_bf16_copy_of_a_weight_with_a_scale_for_each_row_alone(precision: Any, copies: int) -> None:
+    recipe = dataclasses.replace(LLAMA, compute_precision=precision)
+    block, device = torch.nn.Sequential(torch.nn.Linear(64, 32, bias=False)), torch.device("cpu")
+    float8.convert(block, recipe, device, gathered=False)
+    saved: list[torch.Tensor] = []
+    with (
+        torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved.append(tensor) or tensor, lambda tensor: tensor),
+        torch.autocast("cpu", dtype=torch.bfloat16),
+    ):
+        block(torch.randn(16, 64))
+    assert sum(tensor.numel() == 64 * 32 and tensor.dtype is torch.bfloat16 for tensor in saved) == copies
 
 
 def test_kept_weights_take_a_byte_each_and_pay_the_more_the_smaller_the_micro_batch() -> None:

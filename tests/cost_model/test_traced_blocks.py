@@ -1,8 +1,10 @@
 """Parts of a micro-step beside traces of one H200 (docs/lab/kernels.csv#blocks-traced), 16,384 tokens each."""
 
 import dataclasses
+import math
 from typing import Literal
 
+import numpy as np
 import pytest
 
 from platform.cost_model import blocks
@@ -80,12 +82,31 @@ def test_products_attention_and_passes_of_gated_blocks_take_what_traces_show(
     assert model.num_layers * (passes - starts) == pytest.approx(1e-3 * passes_ms, rel=0.16)
 
 
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize(("precision", "is_capped"), [("bf16", True), ("fp16", True), ("tf32", False), ("fp32", False)])
+def test_the_power_cap_of_traces_holds_for_products_of_16_bits_alone(
+    precision: str, is_capped: bool, attention: str
+) -> None:
+    """Checks that products of fp32 do not seem to exceed a share of matrix units that they do not use."""
+    columns = point(
+        dataclasses.replace(LAYOUT, attention=attention),
+        cluster="1xH200",
+        model=LLAMA_8,
+        micro_batch=4,
+        grad_accum=8,
+        seq_len=4096,
+        compute_precision=precision,
+    )
+    uncapped = layer_seconds(changed(columns, power_share=math.inf))
+    assert (layer_seconds(columns).forward > uncapped.forward).item() is is_capped
+
+
 def test_steps_of_adamw_with_16_bit_states_are_bound_by_arithmetic() -> None:
     """Checks the traced kernels of 2.8 and 7.7 billion parameters: 16.6 and 41.2 ms for updates alone."""
     columns = point(LAYOUT, cluster="1xH200", model=LLAMA_8, state_precision="bf16")
     gradients = 4 / (4800e9 * 0.85)  # the norm reads them, and a copy is written
     for parameters, milliseconds in ((2.80e9, 16.6), (7.73e9, 41.2)):
-        update = float(optimizer_s(columns, parameters)[0]) - parameters * gradients
+        update = float(optimizer_s(columns, np.array([parameters]))[0]) - parameters * gradients
         assert update == pytest.approx(milliseconds / 1e3, rel=0.12)
 
 

@@ -177,6 +177,10 @@ class EngineCosts(abc.ABC):
         """
         return np.where(c.grad_accum > 1, 2 * c.gradient_bytes + c.compute_bytes, 0.0)
 
+    def block_traffic(self, c: Columns, repeated: Array) -> Array:
+        """Returns `weight_traffic` for parameters of the blocks."""
+        return self.weight_traffic(c, repeated)
+
     def frozen_traffic(self, c: Columns) -> Array:
         """Returns the bytes moved per frozen parameter and micro-batch in addition to the products."""
         return NOTHING

@@ -38,18 +38,29 @@ class Ddp(EngineCosts):
         return c.axes["cuda_graphs"] == _REPLAYED
 
     def weight_traffic(self, c: Columns, repeated: Array) -> Array:
-        """Returns the bytes moved by gradient accumulation, and by autocast's cast of each weight in each pass; it
-        casts no kept FP8 weights.
+        """Returns the bytes moved by gradient accumulation, and by autocast's cast of each weight in each pass."""
+        return super().weight_traffic(c, repeated) + cast_traffic(c, self.autocasts(c), repeated)
+
+    def block_traffic(self, c: Columns, repeated: Array) -> Array:
+        """Returns the bytes of `weight_traffic`; of a weight that its layer casts to FP8, autocast casts the gradient
+        alone.
         """
-        casts = cast_traffic(c, self.autocasts(c), repeated)
-        casts = np.where(_keeps(c) & self.autocasts(c), gradient_cast(c), casts)
-        return super().weight_traffic(c, repeated) + casts
+        alone = super().weight_traffic(c, repeated) + gradient_cast(c)
+        return np.where(self._casts_states(c), alone, self.weight_traffic(c, repeated))
+
+    def _casts_states(self, c: Columns) -> Mask:
+        """Returns the rows whose layers cast weights of the states' type to FP8, which autocast leaves alone: those
+        with a scale per tensor (`trainers.models.float8`).
+        """
+        return self.autocasts(c) & (c.gathered_bytes < c.compute_bytes)
 
     def float8_casts(self, c: Columns) -> Array:
-        """Returns the bytes of casts in both passes. A kept weight is only laid out by columns for the input's
-        gradient: a byte read and a byte written (torchao 0.18, operand of `torch._scaled_mm`).
+        """Returns the bytes of casts in both passes, of which three reads may be of the states' type. A kept weight is
+        only laid out by columns for the input's gradient: a byte read and a byte written (torchao 0.18, operand of
+        `torch._scaled_mm`).
         """
-        return np.where(_keeps(c), 2.0, super().float8_casts(c))
+        wider = np.where(self._casts_states(c) & (c.cast_bytes > 0), 3 * (c.state_bytes - c.compute_bytes), 0.0)
+        return np.where(_keeps(c), 2.0, super().float8_casts(c) + wider)
 
     def step_casts_s(self, c: Columns, weights: Array) -> Array:
         """Returns the seconds of reading each kept weight for the largest, and again for the cast, of which a byte is
@@ -75,7 +86,7 @@ class Ddp(EngineCosts):
         """Yields the copies of each rank: autocast's weight copies or kept FP8 ones, the head's copy at the loss, and a
         bucket's copies with compressed gradients.
         """
-        cached, passing = autocast_cache(c, self.autocasts(c)), passing_bytes(c)
+        cached, passing = autocast_cache(c, self.autocasts(c) & ~self._casts_states(c)), passing_bytes(c)
         kept = np.where(_keeps(c), c.layers * c.rank_block / c.parts("depth"), 0.0)
         cached = np.where(_keeps(c), kept, cached)
         for _, logits in ranks:
@@ -108,11 +119,12 @@ class Ddp(EngineCosts):
         certain = autocast_certain(sizes, layout)
         feedback = sizes.state if recipe.powersgd_rank else 0.0
         held = 0.0 if layout.steps_on_host else sizes.state
+        copied = 0.0 if recipe.float8_scaling == "tensorwise" else certain.block_copies  # `_casts_states`
         return Certain(
             resident=certain.resident + feedback,
             held_gradients=held,
             final_gradients=certain.final_gradients,
-            block_copies=1.0 if layout.fp8_weights == "kept" else certain.block_copies,
+            block_copies=1.0 if layout.fp8_weights == "kept" else copied,
             frozen=sizes.stored,
         )
 
