@@ -59,7 +59,7 @@ def test_the_runs_of_the_lab(path: Path) -> None:
     """Checks rows of adapters, of FP8, of experts and of new families, and that 80 % intervals hold all of them."""
     report = validate(read_rows(path)).overall
     assert report.rows_left_out == 0 and (report.oom_missed, report.oom_false_alarms) == (0, 0)
-    assert report.step_time_ape_median is not None and report.step_time_ape_median < TIME_WITHIN.get(name, 0.12)
+    assert report.step_time_ape_median is not None and report.step_time_ape_median < TIME_WITHIN.get(path.stem, 0.12)
     assert report.interval_coverage == 1.0
     assert report.memory_ape_median is not None and report.memory_ape_median < 0.08
 
