@@ -173,6 +173,34 @@ class TestPruning:
                     assert not [excluded_choice for excluded_choice in out if excluded_choice.outcome is Outcome.OK]
         assert errors >= 8
 
+    @pytest.mark.parametrize("of_host", [False, True])
+    def test_host_memory_that_ran_out_rules_out_nothing_that_holds_less_there(self, of_host: bool) -> None:
+        """Checks that moments which did not fit in host memory leave layouts with moments on the device to be tried."""
+        away = next(
+            candidate
+            for candidate in BLOOM
+            if (candidate.layout.engine, candidate.layout.offload, candidate.layout.checkpointing)
+            == ("ddp", "moments", "selective")
+        )
+        held, plainer = (
+            {
+                candidate.key
+                for candidate in BLOOM
+                if candidate.layout == dataclasses.replace(away.layout, offload=offload, checkpointing=checkpointing)
+            }
+            for offload, checkpointing in (("none", "selective"), ("moments", "none"))
+        )
+        assert held and plainer
+        searcher = Guided(dataclasses.replace(PLANNED, tokens=None))
+        sizes = {"asked_gib": None, "allocated_gib": None, "reserved_gib": None} if of_host else {}
+        searcher.update(away, [oom(recipe=away.recipe, on=away.layout, micro_batch=1, rank=0, **sizes)])
+        suggested: set[str] = set()
+        while (candidate := searcher.suggest()) is not None:
+            suggested.add(candidate.key)
+            searcher.update(candidate, ran(candidate, 1.0))
+        assert bool(held & suggested) is of_host
+        assert not {away.key, *plainer} & suggested
+
     def test_another_kernel_is_not_ruled_out(self) -> None:
         pair = candidates(layouts=[layout(dp_shard=2, attention=attention) for attention in ("sdpa", "eager")])
         assert self.heavier(pair[0], 1, pair) == {(pair[0].key, micro_batch) for micro_batch in pair[0].micro_batches}
