@@ -4,6 +4,7 @@
 
 import contextlib
 import itertools
+import weakref
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -138,3 +139,12 @@ def test_parameters_of_two_types_are_refused() -> None:
 def test_host_memory_that_the_system_does_not_give_is_a_memory_error() -> None:
     with pytest.raises(MemoryError, match=r"^4194304\.0 GiB of .* cannot be pinned \(Cannot allocate memory\)"):
         host_moments._PinnedMemory.of(2**52, torch.device("cuda"))
+
+
+def test_released_moments_leave_host_memory() -> None:
+    away = _pair(torch.float32, 1000)[1]
+    _trained(away)
+    moments = [weakref.ref(part) for moment_slice in away.slices for part in moment_slice.moments]
+    away.release()
+    assert not any(moment() is not None for moment in moments)
+    assert not away.staging.buffers.untyped_storage().nbytes()

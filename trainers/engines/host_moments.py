@@ -144,6 +144,12 @@ class HostMomentsAdamW(torch.optim.AdamW):
             maximize=False,
         )
 
+    def release(self) -> None:
+        """Drops moments and buffers, whose memory is freed with the last other reference to them. No step follows."""
+        self.state.clear()
+        self.slices = ()
+        self.staging.buffers = self.staging.buffers[:0].clone()
+
     def wait(self) -> None:
         """Waits until the host's moments are those of the last step. Whoever reads or writes them calls it first."""
         self.staging.wait()
