@@ -100,6 +100,17 @@ def test_the_power_cap_of_traces_holds_for_products_of_16_bits_alone(
     assert (layer_seconds(columns).forward > uncapped.forward).item() is is_capped
 
 
+def test_what_recomputation_skips_is_as_slow_under_the_power_cap_as_what_it_repeats() -> None:
+    full = dataclasses.replace(LAYOUT, checkpointing="full")
+    columns = point(full, cluster="1xH200", model=LLAMA_8, micro_batch=4, grad_accum=8, seq_len=4096)
+    uncapped = changed(columns, power_share=math.inf)
+    passes = blocks.mean(columns, lambda kind: kind.passes_s(columns, columns.tokens))[0]
+    layer, free = layer_seconds(columns), layer_seconds(uncapped)
+    slower = (layer.forward - passes) / (free.forward - passes)
+    assert slower > 1.01
+    assert (layer.again - passes) / (free.again - passes) == pytest.approx(slower)
+
+
 def test_steps_of_adamw_with_16_bit_states_are_bound_by_arithmetic() -> None:
     """Checks the traced kernels of 2.8 and 7.7 billion parameters: 16.6 and 41.2 ms for updates alone."""
     columns = point(LAYOUT, cluster="1xH200", model=LLAMA_8, state_precision="bf16")
