@@ -60,14 +60,13 @@ def _under_power_cap(c: Columns, products: Array, attention: Array, other: Array
 
     A device at its power cap lowers its clocks until the mean power of a few milliseconds is the cap's. Matrix units
     take most of it, so clocks follow their mean rate over a block: passes over memory between products let these run
-    faster. Other software's rates contain its own mix.
+    faster.
     """
     if np.all(np.isinf(c.power_share)):
         return np.ones(())
     done = products * c.matmul_flops / (1 + c.half_depth / c.hidden) + attention * c.flash_flops
     mean = done / (products + attention + other) / c.matmul_flops
-    slower = np.maximum(mean / c.power_share, 1.0) ** POWER_EXPONENT
-    return np.where(c.own_mesh > 0, slower, 1.0)
+    return np.maximum(mean / c.power_share, 1.0) ** POWER_EXPONENT
 
 
 def _again_seconds(
