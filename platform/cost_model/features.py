@@ -16,7 +16,7 @@ from platform.cost_model.compression import compression_values
 from platform.cost_model.engines import code_of, costs, has_own_mesh
 from platform.cost_model.engines.base import Sizes
 from platform.cost_model.evidence import device_sigma
-from platform.cost_model.hardware import PLAIN_SHARE, ClusterSpec
+from platform.cost_model.hardware import PLAIN_SHARE, THIS_PROJECT, ClusterSpec
 from platform.cost_model.kernels import (
     PARTS_AROUND_EXPERTS,
     activation_passes,
@@ -369,8 +369,11 @@ def _of_cluster(
         "plain_flops": device.peak_tflops("fp32") * device.scale("fp32") * 1e12 * device.matmul_share,
         "peak_flops": peak,
         # Traces have products of 16 bits alone. Others take another energy, and where they reach the cap is not known;
-        # attention's rate, which the share counts with theirs, is one of 16 bits too.
-        "power_share": device.power_share if device.power_share and precision in ("bf16", "fp16") else math.inf,
+        # attention's rate, which the share counts with theirs, is one of 16 bits too. Other software's rates contain
+        # its own mix of products and passes.
+        "power_share": device.power_share
+        if device.power_share and precision in ("bf16", "fp16") and cluster.software == THIS_PROJECT
+        else math.inf,
         "flash_flops": half * device.flash_share * width_share(head_dim, device.architecture),
         "flash_half_length": half_length(device.architecture),
         "bandwidth": device.bandwidth_gb_per_s * 1e9,

@@ -45,7 +45,7 @@ def layer_seconds(columns: Columns) -> LayerSeconds:
     )
     products, products_backward = products * slower, products_backward * slower
     attention, attention_backward = attention * slower, attention_backward * slower
-    again, attention_again = _again_seconds(columns, tokens, attention, products, passes, passes_again)
+    again, attention_again = _again_seconds(columns, tokens, attention, products, passes, passes_again, slower)
     return LayerSeconds(
         forward=products + attention + passes,
         backward=products_backward + attention_backward + passes_backward + weights,
@@ -60,25 +60,30 @@ def _under_power_cap(c: Columns, products: Array, attention: Array, other: Array
 
     A device at its power cap lowers its clocks until the mean power of a few milliseconds is the cap's. Matrix units
     take most of it, so clocks follow their mean rate over a block: passes over memory between products let these run
-    faster. Other software's rates contain its own mix.
+    faster.
     """
     if np.all(np.isinf(c.power_share)):
         return np.ones(())
     done = products * c.matmul_flops / (1 + c.half_depth / c.hidden) + attention * c.flash_flops
     mean = done / (products + attention + other) / c.matmul_flops
-    slower = np.maximum(mean / c.power_share, 1.0) ** POWER_EXPONENT
-    return np.where(c.own_mesh > 0, slower, 1.0)
+    return np.maximum(mean / c.power_share, 1.0) ** POWER_EXPONENT
 
 
 def _again_seconds(
-    c: Columns, tokens: Array, attention: Array, products: Array, passes: Array, passes_again: Array
+    c: Columns,
+    tokens: Array,
+    attention: Array,
+    products: Array,
+    passes: Array,
+    passes_again: Array,
+    slower: Array,
 ) -> tuple[Array, Array]:
     """Returns the seconds of a block's backward pass for recomputation, total and for attention alone, given the
-    seconds of the forward pass.
+    seconds of the forward pass, whose products are `slower` than at the clocks of `Columns.matmul_flops`.
     """
     forward = products + attention + passes
     (last,) = blocks.mean(c, lambda kind: (kind.last_product_s(c, tokens),))
-    last_product = np.where(costs_of(c).stops_early(c), last, 0.0)
+    last_product = np.where(costs_of(c).stops_early(c), last * slower, 0.0)
     recomputed_s = (forward - last_product) * checkpointed_share(c)
     # Selective: Megatron-LM recomputes the attention core (arXiv 2205.05198, section 5), as fused attention does in any
     # case. This project's engines keep the outputs of products and fused attention, and recompute the rest

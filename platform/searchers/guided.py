@@ -201,7 +201,7 @@ class Guided(Generic[C]):
         self._timing.lead(int(self._points.group[point]), result, tokens_per_step)
         self._regress(point, result, tokens_per_step)
         if result.outcome is Outcome.OOM:
-            out = self._pruning.ruled_out(point)
+            out = self._pruning.ruled_out(point, on_host=result.ran_out_on_host)
             self._num_pruned += int(self._alive[out].sum())
             self._alive[out] = False
 

@@ -49,6 +49,11 @@ class Observation(Protocol):
     @property
     def utilization_pct(self) -> float | None: ...
     @property
+    def ran_out_on_host(self) -> bool:
+        """Whether host memory ran out under a layout with states there, which says nothing about the device's."""
+        ...
+
+    @property
     def micro_step_s(self) -> float | None:
         """Seconds that a further micro-step adds to the step; None if steps were timed as a whole."""
         ...

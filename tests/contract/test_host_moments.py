@@ -1,7 +1,10 @@
 """Moments in host memory: the weights and moments of torch's fused AdamW, bit for bit, however slices are cut."""
 
+# pyright: reportPrivateUsage=false
+
 import contextlib
 import itertools
+import weakref
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -131,3 +134,17 @@ def test_parameters_of_two_types_are_refused() -> None:
     parameters = [nn.Parameter(torch.zeros(2, dtype=dtype)) for dtype in (torch.float32, torch.bfloat16)]
     with pytest.raises(ValueError, match="one type and device"):
         HostMomentsAdamW([{"params": parameters}], **SETTINGS)
+
+
+def test_host_memory_that_the_system_does_not_give_is_a_memory_error() -> None:
+    with pytest.raises(MemoryError, match=r"^4194304\.0 GiB of .* cannot be pinned \(Cannot allocate memory\)"):
+        host_moments._PinnedMemory.of(2**52, torch.device("cuda"))
+
+
+def test_released_moments_leave_host_memory() -> None:
+    away = _pair(torch.float32, 1000)[1]
+    _trained(away)
+    moments = [weakref.ref(part) for moment_slice in away.slices for part in moment_slice.moments]
+    away.release()
+    assert not any(moment() is not None for moment in moments)
+    assert not away.staging.buffers.untyped_storage().nbytes()

@@ -9,11 +9,16 @@ import pytest
 
 from platform.cost_model import blocks
 from platform.cost_model.compute import optimizer_s
+from platform.cost_model.features import from_points
+from platform.cost_model.hardware import find_cluster
 from platform.cost_model.layer_time import layer_seconds
+from platform.cost_model.stacks import with_software
+from search_spaces import load
 from search_spaces.gpt_oss import GPT_OSS_20B
 from search_spaces.llama3 import LLAMA3_8B
 from search_spaces.qwen3 import QWEN3_30B_A3B
 from tests.cost_model.points import changed, point
+from trainers.spec.batch import BatchPoint
 from trainers.spec.layout import Layout
 from trainers.spec.model import ModelSpec
 
@@ -99,6 +104,33 @@ def test_the_power_cap_of_traces_holds_for_products_of_16_bits_alone(
     )
     uncapped = layer_seconds(changed(columns, power_share=math.inf))
     assert (layer_seconds(columns).forward > uncapped.forward).item() is is_capped
+
+
+def test_every_engine_that_runs_here_is_under_the_power_cap_and_other_software_is_not() -> None:
+    """Checks that layouts of engines whose models are not split compete at the same clocks."""
+    seconds: dict[str, float] = {}
+    for engine in ("ddp", "deepspeed"):
+        layout = Layout(engine=engine, attention="sdpa", loss="chunked", compile="block")
+        columns = point(
+            layout, cluster="1xH200", model=LLAMA_8, micro_batch=4, grad_accum=8, seq_len=4096, state_precision="bf16"
+        )
+        seconds[engine] = layer_seconds(columns).forward.item()
+        assert columns.power_share.item() < 1
+    assert seconds["deepspeed"] == pytest.approx(seconds["ddp"], rel=0.005)
+    recipe = load("llama3_8b").recipe
+    torchtitan = with_software(find_cluster("1xH200"), "torchtitan")
+    assert math.isinf(from_points([(recipe, LAYOUT, BatchPoint.of(recipe, LAYOUT, 1))], torchtitan).power_share.item())
+
+
+def test_what_recomputation_skips_is_as_slow_under_the_power_cap_as_what_it_repeats() -> None:
+    full = dataclasses.replace(LAYOUT, checkpointing="full")
+    columns = point(full, cluster="1xH200", model=LLAMA_8, micro_batch=4, grad_accum=8, seq_len=4096)
+    uncapped = changed(columns, power_share=math.inf)
+    passes = blocks.mean(columns, lambda kind: kind.passes_s(columns, columns.tokens))[0]
+    layer, free = layer_seconds(columns), layer_seconds(uncapped)
+    slower = (layer.forward - passes) / (free.forward - passes)
+    assert slower > 1.01
+    assert (layer.again - passes) / (free.again - passes) == pytest.approx(slower)
 
 
 def test_steps_of_adamw_with_16_bit_states_are_bound_by_arithmetic() -> None:

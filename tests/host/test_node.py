@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainers.host.node import available_memory_bytes, is_of_this_node, oom_kills
+from trainers.host.node import available_memory_bytes, is_of_this_node, memory_bytes, oom_kills
 
 
 @pytest.mark.parametrize(
@@ -75,6 +75,16 @@ def test_packages_without_bytecode_are_found_where_python_writes_none(tmp_path: 
         ("0::/job", {"job/memory.max": "max", "job/memory.current": "1"}, 900),
         ("0::/job", {"job/memory.max": 500 * MIB, "job/memory.current": 450 * MIB, "job/memory.stat": ""}, 50),
         (
+            "0::/slurm/job/step",  # whose limit is the job's
+            {
+                "slurm/job/step/memory.max": "max",
+                "slurm/job/memory.max": 500 * MIB,
+                "slurm/job/memory.current": 450 * MIB,
+                "slurm/job/memory.stat": "",
+            },
+            50,
+        ),
+        (
             "0::/host/pod",  # which a container sees as its root
             {"memory.max": 500 * MIB, "memory.current": 450 * MIB, "memory.stat": f"inactive_file {20 * MIB}"},
             70,
@@ -101,6 +111,16 @@ def test_a_limit_of_the_control_group_counts_as_the_memory_of_the_host(
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(f"{text}\n")
     assert available_memory_bytes(tmp_path) == available_mib * MIB
+
+
+@pytest.mark.parametrize("limited", ["", "slurm/", "slurm/job/", "slurm/job/step/"])
+def test_the_least_limit_of_the_groups_around_a_process_is_its_memory(limited: str, tmp_path: Path):
+    (tmp_path / "sys/fs/cgroup/slurm/job/step").mkdir(parents=True)
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("0::/slurm/job/step\n")
+    assert memory_bytes(tmp_path) > 64 * MIB
+    (tmp_path / f"sys/fs/cgroup/{limited}memory.max").write_text(f"{64 * MIB}\n")
+    assert memory_bytes(tmp_path) == 64 * MIB
 
 
 def test_memory_of_an_unknown_system_is_unknown(tmp_path: Path):

@@ -107,6 +107,17 @@ class TestHeldBack:
             lower.append(float((before - fitting.chances(every)).max()))
         assert lower[0] > 2 * lower[1] > 0
 
+    def test_host_memory_that_ran_out_teaches_nothing_on_the_devices(self) -> None:
+        points = make_points(self.TIGHT)
+        every = np.arange(len(points), dtype=np.int64)
+        away = next(point for point in every if BLOOM[int(points.owner[point])].layout.offload == "moments")
+        candidate, fitting = BLOOM[int(points.owner[away])], Fitting(points)
+        before = fitting.chances(every)
+        unsized: dict[str, Any] = {"asked_gib": None, "allocated_gib": None, "reserved_gib": None}
+        killed = oom(recipe=candidate.recipe, on=candidate.layout, micro_batch=1, **unsized)
+        fitting.learn(int(away), killed, timed=False)
+        assert np.array_equal(fitting.chances(every), before)
+
     def test_before_anything_ran_nothing_is_held_back(self) -> None:
         searcher = Guided(self.TIGHT)
         assert not any(searcher.deferred(candidate) for candidate in BLOOM)
@@ -172,6 +183,36 @@ class TestPruning:
                     out = [cell.choices[index] for index in pruning.ruled_out(place)]
                     assert not [excluded_choice for excluded_choice in out if excluded_choice.outcome is Outcome.OK]
         assert errors >= 8
+
+    @pytest.mark.parametrize("of_host", [False, True])
+    def test_host_memory_that_ran_out_rules_out_nothing_that_holds_less_there(self, of_host: bool) -> None:
+        """Checks that moments which did not fit in host memory leave layouts with moments on the device to be tried."""
+        of_ddp = [candidate for candidate in BLOOM if candidate.layout.engine == "ddp"]
+        away = next(
+            candidate
+            for candidate in of_ddp
+            if (candidate.layout.offload, candidate.layout.checkpointing) == ("moments", "selective")
+        )
+        held, plainer = (
+            {
+                candidate.key
+                for candidate in of_ddp
+                if candidate.layout == dataclasses.replace(away.layout, offload=offload, checkpointing=checkpointing)
+            }
+            for offload, checkpointing in (("none", "selective"), ("moments", "none"))
+        )
+        assert held and plainer
+        searcher = Guided(Problem(candidates=of_ddp, columns=known_columns(of_ddp, H200S, None)))
+        unsized: dict[str, Any] = {"asked_gib": None, "allocated_gib": None, "reserved_gib": None}
+        searcher.update(
+            away, [oom(recipe=away.recipe, on=away.layout, micro_batch=1, rank=0, **(unsized if of_host else {}))]
+        )
+        suggested: set[str] = set()
+        while (candidate := searcher.suggest()) is not None:
+            suggested.add(candidate.key)
+            searcher.update(candidate, ran(candidate, 1.0))
+        assert bool(held & suggested) is of_host
+        assert not {away.key, *plainer} & suggested
 
     def test_another_kernel_is_not_ruled_out(self) -> None:
         pair = candidates(layouts=[layout(dp_shard=2, attention=attention) for attention in ("sdpa", "eager")])

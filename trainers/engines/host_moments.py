@@ -114,6 +114,7 @@ class HostMomentsAdamW(torch.optim.AdamW):
             if stepped:
                 cast(Any, torch)._foreach_add_(stepped, 1)
         used = 0
+        self.staging.begin()
         for moment_slice in self.slices:
             pieces = [piece for piece in moment_slice.pieces if piece.parameter.grad is not None]
             if not pieces:
@@ -143,6 +144,12 @@ class HostMomentsAdamW(torch.optim.AdamW):
             maximize=False,
         )
 
+    def release(self) -> None:
+        """Drops moments and buffers, whose memory is freed with the last other reference to them. No step follows."""
+        self.state.clear()
+        self.slices = ()
+        self.staging.buffers = self.staging.buffers[:0].clone()
+
     def wait(self) -> None:
         """Waits until the host's moments are those of the last step. Whoever reads or writes them calls it first."""
         self.staging.wait()
@@ -168,6 +175,9 @@ class Staging:
 
     def __init__(self, num_values: int, dtype: torch.dtype, device: torch.device) -> None:
         self.buffers = torch.empty((STAGED_SLICES, len(_MOMENTS), num_values), dtype=dtype, device=device)
+
+    def begin(self) -> None:
+        """Begins a step: what the last one copied to the host is read from there no sooner."""
 
     @contextlib.contextmanager
     def staged(self, number: int, moments: Sequence[torch.Tensor]) -> Generator[Sequence[torch.Tensor], None, None]:
@@ -198,8 +208,8 @@ class StreamedStaging(Staging):
     """Staging buffers of a CUDA device, filled and emptied on two streams of their own.
 
     Events order the streams, the host never waits: a buffer is filled when its former slice is back on the host, and
-    emptied after its update. Every step begins with the first buffer, and copies back run in order on one stream, so
-    that a slice of the next step is read from the host only after it was written there.
+    emptied after its update. A step's first slice waits for the last step's last copy back, because parameters without
+    gradients change which slices a step has.
     """
 
     def __init__(self, num_values: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -213,6 +223,9 @@ class StreamedStaging(Staging):
         self._inward.wait_stream(torch.cuda.current_stream(device))
         for stream in (self._inward, self._outward):
             self.buffers.record_stream(stream)
+
+    def begin(self) -> None:
+        self._inward.wait_stream(self._outward)
 
     @contextlib.contextmanager
     def filling(self, place: int) -> Generator[None, None, None]:
@@ -244,7 +257,7 @@ class _PinnedMemory(mmap.mmap):
     of two. It is released with the last tensor in it.
 
     Raises:
-        MemoryError: CUDA cannot pin so much.
+        MemoryError: the system does not give so much, or CUDA cannot pin it.
     """
 
     address: int = 0
@@ -252,7 +265,10 @@ class _PinnedMemory(mmap.mmap):
 
     @classmethod
     def of(cls, num_bytes: int, device: torch.device) -> "_PinnedMemory":
-        memory = cls(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        try:
+            memory = cls(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except OSError as error:  # Python has no MemoryError for a mapping
+            raise MemoryError(_not_pinned(num_bytes, error.strerror or str(error))) from error
         # A fork would share the pages, and the next write would move them away from the device's copies.
         memory.madvise(mmap.MADV_DONTFORK)
         with contextlib.suppress(OSError):  # a kernel without huge pages; with them pinning is faster
@@ -261,10 +277,7 @@ class _PinnedMemory(mmap.mmap):
         with torch.cuda.device(device):
             code = int(cast(Any, torch.cuda.cudart()).cudaHostRegister(address, num_bytes, 0))
         if code:
-            raise MemoryError(
-                f"{num_bytes / 2**30:.1f} GiB of host memory cannot be pinned (CUDA error {code}): choose offload none,"
-                " or more shards"
-            )
+            raise MemoryError(_not_pinned(num_bytes, f"CUDA error {code}"))
         memory.address, memory.device = address, device
         return memory
 
@@ -272,6 +285,12 @@ class _PinnedMemory(mmap.mmap):
         if self.address and not sys.is_finalizing():
             torch.cuda.synchronize(self.device)  # copies may still be on their way
             cast(Any, torch.cuda.cudart()).cudaHostUnregister(self.address)
+
+
+def _not_pinned(num_bytes: int, reason: str) -> str:
+    return (
+        f"{num_bytes / 2**30:.1f} GiB of host memory cannot be pinned ({reason}): choose offload none, or more shards"
+    )
 
 
 def _host_zeros(num_values: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

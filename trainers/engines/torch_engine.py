@@ -338,6 +338,8 @@ class TorchEngine(AccumulatingEngine):
 
     def close(self) -> None:
         self._optimizer.state.clear()
+        if isinstance(self._optimizer, HostMomentsAdamW):
+            self._optimizer.release()
         del self._pipeline, self.module, self._modules, self._optimizer, self._models, self._tied, self._weights
         del self._frozen
 

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from trainers.host.abandoned import end_abandoned
@@ -262,7 +262,9 @@ def _group_memory_bytes(system: Path) -> Iterator[int]:
 
 
 def _memory_groups(system: Path) -> Iterator[tuple[Path, bool]]:
-    """Yields the folders that may be this process's memory group, and whether they are of cgroup version 1."""
+    """Yields the folders that may be this process's memory group or one around it, whose limit holds for it too, and
+    whether they are of cgroup version 1; the innermost first.
+    """
     try:
         groups = (system / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -274,8 +276,9 @@ def _memory_groups(system: Path) -> Iterator[tuple[Path, bool]]:
             continue
         root = mount / "memory" if controllers else mount
         # A container may see its own group as the root, although the path is the host's.
-        for folder in (root / path.lstrip("/"), root):
-            yield folder, bool(controllers)
+        inside = PurePosixPath(path.lstrip("/"))
+        for group_path in dict.fromkeys((inside, *inside.parents)):
+            yield root / group_path, bool(controllers)
 
 
 def _processor() -> str:

@@ -242,6 +242,11 @@ class Measurement:
         return max((gib for gib in self.others_gib if gib > 0), default=0.0)
 
     @property
+    def ran_out_on_host(self) -> bool:
+        """Whether host memory ran out under a layout with states there, which says nothing about the device's."""
+        return self.outcome is Outcome.OOM and self.allocated_gib is None and self.layout.holds_on_host
+
+    @property
     def miniature(self) -> bool:
         """Whether a miniature ran in place of the requested model."""
         return self.recipe.miniature_of is not None

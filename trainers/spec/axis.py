@@ -49,6 +49,8 @@ class Axis:
     """Its values in order of falling memory; empty if memory does not follow from the value."""
     surely_lighter: bool = False
     """Whether the order of `lighter` holds for certain, without a prediction to confirm it."""
+    fills_host: bool = False
+    """Whether the lighter values move memory of the device to the host's."""
     of_number: Literal["", "lighter", "no memory"] = ""
     """Effect of a larger number on a rank's memory: less, or none; empty if neither is certain."""
 

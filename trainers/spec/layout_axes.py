@@ -166,6 +166,7 @@ class LayoutAxes(DegreeValues):
         column="options",
         lighter=("none", "moments", "optimizer", "all"),
         surely_lighter=True,
+        fills_host=True,
         about="What is in host memory: nothing; AdamW's moments, which pass through the device's step; or all states of"
         " the optimizer, which steps on the host; or parameters too.",
     )
@@ -331,6 +332,11 @@ class LayoutAxes(DegreeValues):
     @property
     def activation_budget(self) -> float:
         return activation_budget(self.checkpointing)
+
+    @property
+    def holds_on_host(self) -> bool:
+        """Whether states that a device would hold are in host memory."""
+        return self.offload != "none"
 
     @property
     def steps_on_host(self) -> bool:

@@ -192,7 +192,10 @@ class TrialWorker:
         if isinstance(error, (RungFailure, recorder.RecorderError)):  # a RecorderError says nothing about the layout
             raise error
         if sizes is None:
-            raise RungFailure(Outcome.FAILED, one_line(error), phase=self.phase, rank=self.rank) from error
+            # With states in host memory it is these that found no room there: no fault of the trainer.
+            ran_out = isinstance(error, MemoryError) and self.job.layout.holds_on_host
+            outcome = Outcome.OOM if ran_out else Outcome.FAILED
+            raise RungFailure(outcome, one_line(error), phase=self.phase, rank=self.rank) from error
         reason = (
             f"rank {self.rank} asked for {size(sizes['asked_gib'])} in {self.phase} at micro-batch"
             f" {self.batch.micro_batch}, with {size(sizes['allocated_gib'])} allocated and"

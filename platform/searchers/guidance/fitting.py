@@ -52,7 +52,7 @@ class Fitting:
             self._timed.add(point)
         if peak is not None and math.isfinite(peak) and peak > 0:
             self._allocated_gib[point] = peak
-        if result.outcome in (Outcome.OOM, Outcome.THRASH, Outcome.FAILED):
+        if result.outcome in (Outcome.OOM, Outcome.THRASH, Outcome.FAILED) and not result.ran_out_on_host:
             limited = self._points.log_pooled if result.outcome is Outcome.THRASH else self._points.log_needed
             self._crowded[point] = float(limited[point])
         if result.outcome is Outcome.FAILED:

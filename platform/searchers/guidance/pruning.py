@@ -21,6 +21,8 @@ CERTAIN = tuple(name for name, declared in axes_of(Layout).items() if declared.s
 memory, because on a small model or one device its buckets exceed its savings (BLOOM-7b1 on one H200: ZeRO-1 138 GiB,
 ZeRO-0 121).
 """
+ON_HOST = tuple(name for name, declared in axes_of(Layout).items() if declared.fills_host)
+"""Axes in `LIGHTER` whose lighter values need more of the host's memory."""
 FALLING = tuple(name for name, declared in axes_of(Layout).items() if declared.of_number == "lighter")
 """Axes whose larger numbers need less memory, such as the number of ranks that share one copy."""
 IGNORED = (*(name for name, declared in axes_of(Layout).items() if declared.of_number == "no memory"), MICRO_BATCH)
@@ -61,13 +63,18 @@ class Pruning:
         self._ranks: npt.NDArray[np.float64] = np.array(ranks) if ranks else np.zeros((0, 1))
         axes_of_memory = [axis for axis in LIGHTER if candidates and axis in candidates[0].axes]
         self._certain = np.array([*(axis in CERTAIN for axis in axes_of_memory), *(False for _ in FALLING)])
+        self._fills_host = np.array([*(axis in ON_HOST for axis in axes_of_memory), *(False for _ in FALLING)])
 
-    def ruled_out(self, point: int) -> Index:
-        """Returns the points that must run out of memory because `point` did, including itself."""
+    def ruled_out(self, point: int, *, on_host: bool = False) -> Index:
+        """Returns the points that must run out of memory because `point` did, including itself. If it ran out of host
+        memory (`on_host`), points with less in host memory may fit.
+        """
         points, owner = self._points, self._points.owner[point]
         alike = self._of_kind[self._kind[owner]]
         ranks, rank = self._ranks[points.owner[alike]], self._ranks[owner]
         above = ranks >= rank
+        if on_host:
+            above &= (ranks == rank) | ~self._fills_host
         out = ((ranks == rank) | (above & self._certain)).all(axis=1)
         if points.predicts_memory:
             out |= above.all(axis=1) & (points.log_needed[alike] >= points.log_needed[point])

@@ -38,6 +38,8 @@ class Recorded:
     utilization_pct: float | None = None
     micro_step_s: float | None = None
     """`utilization_pct` and `micro_step_s` are always None, because no table has them."""
+    ran_out_on_host: bool = False
+    """Always False, because no table tells apart whose memory ran out."""
 
     @property
     def micro_batches(self) -> tuple[int, ...]:
