@@ -16,7 +16,7 @@ from platform.plan.layout_table import _note_on_chance
 from platform.study.layout_file import read_layout
 from trainers.spec.layout import Layout
 
-EDGE = ("bloom7b", "--cluster", "8xH100")
+EDGE = ("bloom7b", "--cluster", "8xH100", "--set", "offload=none")
 """A plan whose fastest point is predicted to need 78.2 of 79.1 GiB."""
 
 
