@@ -231,7 +231,8 @@ def _of_kernels(work: TrainingWork, layouts: LayoutArrays, architecture: str) ->
 
     def passes(compile_: str, mlp: str) -> tuple[float, float]:
         fused = compile_ != "none"
-        return activation_passes(stepwise, gated=gated, fused=fused, mlp=mlp, casts=work.precision == "fp8")
+        joined, casts = work.model.num_experts > 0, work.precision == "fp8"
+        return activation_passes(stepwise, gated=gated, fused=fused, joined=joined, mlp=mlp, casts=casts)
 
     def copies(compile_: str, mlp: str) -> float:
         return inner_copies(stepwise, gated=gated, fused=compile_ != "none", mlp=mlp)

@@ -12,6 +12,7 @@ ALIBI_RATE = constants.words("kernels", "ALIBI_RATE")
 HOPPER_RATE = constants.words("kernels", "HOPPER_RATE")
 PRODUCT_GELU = constants.pair("kernels", "PRODUCT_GELU")
 FUSED_GATE = constants.pair("kernels", "FUSED_GATE")
+JOINED_GATE_BACKWARD = constants.number("kernels", "JOINED_GATE_BACKWARD")
 FLASH_HALF_LENGTH = constants.words("kernels", "FLASH_HALF_LENGTH")
 EXPONENTIAL_WIDTH = constants.words("kernels", "EXPONENTIAL_WIDTH")
 FLASH_WIDTH = 128
@@ -141,13 +142,20 @@ def inner_copies(stepwise: StepwiseActivation | None, *, gated: bool, fused: boo
 
 
 def activation_passes(
-    stepwise: StepwiseActivation | None, *, gated: bool, fused: bool, mlp: str = "plain", casts: bool = False
+    stepwise: StepwiseActivation | None,
+    *,
+    gated: bool,
+    fused: bool,
+    joined: bool = False,
+    mlp: str = "plain",
+    casts: bool = False,
 ) -> tuple[float, float]:
     """Returns the activation's reads and writes per inner value, forward and backward.
 
     If transformers computes an activation step by step, each kernel reads one or two values and writes one. Other eager
     activations are one kernel and the gate's product, with casts and copies around them. If products cast their inputs
-    to FP8 (`casts`), a compiled gate is computed again in each search for a largest value.
+    to FP8 (`casts`), a compiled gate is computed again in each search for a largest value. The gate and value of experts
+    are halves of one tensor (`joined`), of whose gradient each half is computed by itself.
     """
     if mlp == "quack":
         return PRODUCT_GELU
@@ -156,6 +164,6 @@ def activation_passes(
     if stepwise and stepwise.compiled_accesses:
         return stepwise.compiled_accesses
     if gated and fused and not casts:
-        return FUSED_GATE
+        return FUSED_GATE[0], JOINED_GATE_BACKWARD if joined else FUSED_GATE[1]
     forward = (2.0 if fused else 4.4) * (1 + gated)
     return forward, 1.8 * forward

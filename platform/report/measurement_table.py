@@ -96,6 +96,7 @@ _AXES = {declared.table or name: _axis(name) for name, declared in axes_of(Layou
 _CELLS: dict[str, Callable[[MeasuredRow], Any]] = {
     "source": lambda row: f"study {row.header.name}",
     "model": lambda row: row.run.recipe.name,
+    "architecture": _model("architecture"),
     "params_b": lambda row: row.run.recipe.model.num_parameters / 1e9 if row.run.recipe.has_model else None,
     "layers": _model("num_layers"),
     "hidden": _model("hidden_size"),
@@ -150,7 +151,7 @@ _NAMES = (
     "tp,pp,cp,dp,strategy,micro_batch,grad_accum,global_batch,activation_ckpt,precision,flash_attention,iter_time_s,"
     "tokens_per_s_per_gpu,tflops_per_gpu,mfu,hfu,peak_mem_gb,status,vp,ep,seq_parallel,derived,notes,recipe,engine,"
     "optimizer,state_precision,grad_sync,offload,attention,loss,compile,compression,cap_gib,outcome,peak_reserved_gib,"
-    "layout_id,compile_s,experts,top_k,shared_ffn,adapter,lora_targets,head_dim,window,window_layers"
+    "layout_id,compile_s,experts,top_k,shared_ffn,adapter,lora_targets,head_dim,window,window_layers,architecture"
 )
 HEADER = tuple(dict.fromkeys((*_NAMES.split(","), *MODEL_PARALLEL)))
 """The columns in order. Published tables have those before `recipe`."""
@@ -160,6 +161,7 @@ _OF_RECIPE = frozenset(
     (
         *(
             "model",
+            "architecture",
             "params_b",
             "layers",
             "hidden",

@@ -195,6 +195,15 @@ def _node(row: Row, text: str) -> str:
     return ""
 
 
+def _architecture(model: str, *, has_experts: bool) -> str:
+    """Returns the longest name of an architecture in a model's name, of its variant with experts if the model has
+    some; "" without one. Models' names have no underscores.
+    """
+    names = architectures.names()
+    found = max((name for name in names if name.replace("_", "") in model.replace("_", "")), key=len, default="")
+    return f"{found}_moe" if has_experts and f"{found}_moe" in names else found
+
+
 def _facts(row: Row, text: str) -> dict[str, str]:
     """Returns the facts in a row and its prose by column; "" for facts that they do not state."""
     precision, model = row.get("precision", "").lower(), row.get("model", "").lower().replace("-", "")
@@ -208,7 +217,7 @@ def _facts(row: Row, text: str) -> dict[str, str]:
         "matmul_precision": _match(precision, _PRECISIONS),
         "float8_scaling": _match(f"{precision} {text}", _SCALINGS) if "fp8" in _match(precision, _PRECISIONS) else "",
         "gradient_precision": "fp32" if "fp32 grad" in precision or "mp mode default" in text else "",
-        "architecture": max((name for name in architectures.names() if name in model), key=len, default=""),
+        "architecture": _architecture(model, has_experts=row.get("experts", "") not in ("", "0", "1")),
     }
     if facts["node"] == "jean-zay-a100" and "bigscience" in text:
         # Its large runs hung without this setting (train/tr11-176B-ml/tr11-176B-ml.slurm: "do not remove").
@@ -220,7 +229,7 @@ def _facts(row: Row, text: str) -> dict[str, str]:
 
 _READ = (
     "strategy", "model", "gpu", "gpu_mem_gb", "precision", "software", "engine", "fused", "compile", "attention",
-    "attention_kernel", "notes", "derived",
+    "attention_kernel", "notes", "derived", "experts",
 )  # fmt: skip
 """Columns that `_facts` reads."""
 

@@ -79,7 +79,8 @@ def stack_features(row: Row, work: TrainingWork, cluster: ClusterSpec, split: fl
         "fused": fused and "mlp" not in lacks,
         "mlp": row.get("mlp") or "plain",
     }
-    forward, backward = activation_passes(stepwise, casts=work.precision == "fp8", **mlp)
+    joined = of_this_project and model.num_experts > 0
+    forward, backward = activation_passes(stepwise, joined=joined, casts=work.precision == "fp8", **mlp)
     features = {
         **stack_costs(software, row.get("tp_overlap", ""), row.get("dp_overlap", ""), row.get("cp_comm", "")),
         "rate_sigma": 0.0 if of_this_project else matmul_ratio(software, cluster.device.architecture)[1],

@@ -63,7 +63,8 @@ def test_this_project_s_rows_are_read_back(kernel: str) -> None:
     assert list(cells) == list(HEADER)
     read = normalized({**cells, "gpu": "H200"})
     model = model_of(read)
-    assert (model.num_experts, model.experts_per_token, model.ffn_size) == (16, 4, 512)
+    assert (model.architecture, model.num_experts, model.experts_per_token) == ("qwen3_moe", 16, 4)
+    assert model.ffn_size == 512
     assert model.num_parameters == pytest.approx(spec.num_parameters, rel=1e-4), "its head norms are not in the table"
     assert bool(interpret(read).values["grouped_experts"]) == (kernel == "grouped")
 
@@ -78,3 +79,20 @@ def _compute(run: PublishedRun) -> float:
 
 def _columns(runs: list[PublishedRun]) -> Columns:
     return from_rows([run.values for run in runs])
+
+
+@pytest.mark.parametrize(
+    ("model", "experts", "family"),
+    [
+        ("gpt-oss-120b", "128", "gpt_oss"),
+        ("Qwen3-30B-A3B", "128", "qwen3_moe"),
+        ("Qwen3-8B", "", "qwen3"),
+        ("Qwen2-57B-A14B", "64", "qwen2_moe"),
+        ("OLMoE-1B-7B", "64", "olmoe"),
+        ("Mixtral-8x7B", "8", "mixtral"),
+        ("a mixture", "8", ""),
+    ],
+)
+def test_a_models_name_tells_its_family(model: str, experts: str, family: str) -> None:
+    """Checks that a family whose name has an underscore, and one with experts beside a dense one, are found."""
+    assert row(model=model, experts=experts, top_k=experts and "2").get("architecture", "") == family
