@@ -154,8 +154,8 @@ def activation_passes(
 
     If transformers computes an activation step by step, each kernel reads one or two values and writes one. Other eager
     activations are one kernel and the gate's product, with casts and copies around them. If products cast their inputs
-    to FP8 (`casts`), a compiled gate is computed again in each search for a largest value. The gate and value of experts
-    are halves of one tensor (`joined`), of whose gradient each half is computed by itself.
+    to FP8 (`casts`), a compiled gate is computed again in each search for a largest value. The gate and value of
+    experts are halves of one tensor (`joined`), of whose gradient each half is computed by itself.
     """
     if mlp == "quack":
         return PRODUCT_GELU
