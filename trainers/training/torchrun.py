@@ -8,6 +8,7 @@ failed, 2 bad input.
 """
 
 import argparse
+import atexit
 import dataclasses
 import fcntl
 import os
@@ -17,6 +18,7 @@ import time
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -253,5 +255,17 @@ def _ended(sentence: str, rank: int) -> int:
     return 0
 
 
+def leave(code: int) -> NoReturn:
+    """Ends the process after its exit handlers, without the interpreter's own end.
+
+    Threads of gloo stay beside DDP although its group is destroyed, and an interpreter that ends beside them may abort
+    (`terminate called without an active exception`): torchrun would take a complete training for a failed one.
+    """
+    atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -9,6 +9,7 @@ the last two are kept. At the end `steps.json` is written: loss and seconds of e
 """
 
 import argparse
+import atexit
 import bisect
 import functools
 import itertools
@@ -17,6 +18,7 @@ import math
 import os
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -349,5 +351,18 @@ def main() -> None:
         dist.destroy_process_group()  # ZeRO stage 3 aborts at a plain exit
 
 
+def leave() -> None:
+    """Ends the process after its exit handlers, without the interpreter's own end.
+
+    Threads of gloo stay beside DDP although its group is destroyed, and an interpreter that ends beside them may abort
+    (`terminate called without an active exception`): a complete training would end with an error.
+    """
+    atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
 if __name__ == "__main__":
     main()
+    leave()
