@@ -3,8 +3,10 @@
 import dataclasses
 import itertools
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+import pytest
 
 from tests.contract.cases import SEQ_LEN, recipe
 from trainers.spec.layout import Layout
@@ -68,6 +70,8 @@ class MeshCase:
     fault: str = ""
     micro_steps: int = 2
     """Largest number of micro-steps of a step per pipeline stage."""
+    heavy: bool = False
+    """Whether it runs with `-m heavy` alone: what it shows, others show in another combination."""
 
     @property
     def name(self) -> str:
@@ -88,6 +92,11 @@ class MeshCase:
             self.fault,
         ]
         return ", ".join(filter(None, parts))
+
+
+def parameters(cases: Iterable[MeshCase]) -> list[Any]:
+    """Returns the cases as parameters of a test, with their names and marks."""
+    return [pytest.param(case, id=case.name, marks=pytest.mark.heavy if case.heavy else ()) for case in cases]
 
 
 def case(values: Mapping[str, Any], world_size: int = WORLD_SIZE) -> MeshCase | None:

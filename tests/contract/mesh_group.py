@@ -150,19 +150,19 @@ def note_gradients(engine: Any) -> dict[str, torch.Tensor]:
 
     def noting(*args: Any, **kwargs: Any) -> Any:
         if not gradients:
-            gradients.update(whole_tensors.of_stages(engine, lambda module: _gradients_of(engine, module)))
+            gradients.update(whole_tensors.of_stages(engine, _gradients_of))
         return step(*args, **kwargs)
 
     engine._optimizer.step = noting
     return gradients
 
 
-def _gradients_of(engine: Any, module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+def _gradients_of(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     for name, parameter in module.named_parameters():
         gradient: Any = parameter.grad
         if not parameter.requires_grad and gradient is None:
             continue
-        yield plain_name(name), whole_tensors.whole(engine, plain_name(name), gradient.detach().clone()).float()
+        yield plain_name(name), gradient.detach().float()
 
 
 def _gather(value: Any) -> list[Any]:

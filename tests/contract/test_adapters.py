@@ -7,7 +7,7 @@ import pytest
 
 from tests.contract.adapters import CASES, FAULTS, IN_HALF, ON_FOUR, WORLD_SIZE, differences, merged, run
 from tests.contract.group import run_group
-from tests.contract.mesh_cases import MeshCase
+from tests.contract.mesh_cases import MeshCase, parameters
 
 pytestmark = pytest.mark.contract
 
@@ -15,36 +15,32 @@ EVERY = (*CASES, *IN_HALF, *FAULTS)
 
 
 @functools.cache
-def results() -> list[dict[str, Any]]:
-    return run_group(run, list(EVERY), WORLD_SIZE)
+def results(*, heavy: bool) -> list[dict[str, Any]]:
+    return run_group(run, [case for case in EVERY if case.heavy is heavy], WORLD_SIZE)
 
 
 def _result(case: MeshCase) -> dict[str, Any]:
-    result = results()[EVERY.index(case)]
+    result = results(heavy=case.heavy)[[other for other in EVERY if other.heavy is case.heavy].index(case)]
     if "error" in result:
         pytest.fail(result["error"])
     return result
 
 
-def _named(cases: tuple[MeshCase, ...]) -> Any:
-    return pytest.mark.parametrize("case", cases, ids=[case.name for case in cases])
-
-
-@_named(CASES)
+@pytest.mark.parametrize("case", parameters(CASES))
 def test_gradients_are_those_of_merged_weights(case: MeshCase) -> None:
     result = _result(case)
     assert differences(result["trained"], merged(case), tolerance=4e-6 if case.recipe.is_quantised else 2e-6) == []
     assert result["mismatches"] == []
 
 
-@_named(IN_HALF)
+@pytest.mark.parametrize("case", parameters(IN_HALF))
 def test_gradients_over_a_bf16_model_are_close(case: MeshCase) -> None:
     result = _result(case)
     assert differences(result["trained"], merged(case), tolerance=5e-2) == []
     assert result["mismatches"] == []
 
 
-@_named(FAULTS)
+@pytest.mark.parametrize("case", parameters(FAULTS))
 def test_a_planted_fault_is_seen(case: MeshCase) -> None:
     assert differences(_result(case)["trained"], merged(case), tolerance=1e-5) != []
 

@@ -14,49 +14,44 @@ from tests.contract.expert_cases import cases, in_half, pairs_of_degrees
 from tests.contract.expert_faults import QUIET
 from tests.contract.family_cases import FAMILIES
 from tests.contract.group import run_group
+from tests.contract.mesh_cases import MeshCase, parameters
 from tests.contract.mesh_group import run_all
 from tests.contract.test_mesh import differences, expected, wrong_in
 from trainers.kernels import experts
 from trainers.models.model import config_of
-from trainers.spec.recipe import Recipe
 
 pytestmark = pytest.mark.contract
 
 CASES = {world_size: cases(world_size) for world_size in (2, 4)}
-_PLAIN = [(size, i) for size, chosen in CASES.items() for i, case in enumerate(chosen) if not case.fault]
-_FAULTY = [(size, i) for size, chosen in CASES.items() for i, case in enumerate(chosen) if case.fault]
+EVERY = [case for chosen in CASES.values() for case in chosen]
 
 
 @functools.cache
-def results(world_size: int) -> list[dict[str, Any]]:
-    return run_group(run_all, CASES[world_size], world_size)
+def results(world_size: int, *, heavy: bool) -> list[dict[str, Any]]:
+    return run_group(run_all, [case for case in CASES[world_size] if case.heavy is heavy], world_size)
 
 
-def _name(place: Any) -> str:
-    return CASES[place[0]][place[1]].name
-
-
-def _result(place: tuple[int, int]) -> tuple[Recipe, dict[str, Any]]:
-    world_size, index = place
-    return CASES[world_size][index].recipe, results(world_size)[index]
-
-
-@pytest.mark.parametrize("place", _PLAIN, ids=_name)
-def test_gradients_of_every_parameter_are_those_of_the_dense_model(place: tuple[int, int]) -> None:
-    recipe, result = _result(place)
+def _result(case: MeshCase) -> dict[str, Any]:
+    size = case.layout.world_size
+    index = [other for other in CASES[size] if other.heavy is case.heavy].index(case)
+    result = results(size, heavy=case.heavy)[index]
     assert "error" not in result, result["error"]
-    assert differences(result["trained"], recipe) == []
+    return result
+
+
+@pytest.mark.parametrize("case", parameters(case for case in EVERY if not case.fault))
+def test_gradients_of_every_parameter_are_those_of_the_dense_model(case: MeshCase) -> None:
+    result = _result(case)
+    assert differences(result["trained"], case.recipe) == []
     assert result["mismatches"] == []
 
 
-@pytest.mark.parametrize("place", _FAULTY, ids=_name)
-def test_a_planted_fault_is_seen(place: tuple[int, int]) -> None:
-    recipe, result = _result(place)
-    assert "error" not in result, result["error"]
-    trained = result["trained"]
-    assert differences(trained, recipe) != []
-    sound = expected(recipe).losses[0]
-    assert (abs(trained.losses[0] / sound - 1) < 1e-5) == (CASES[place[0]][place[1]].fault in QUIET)
+@pytest.mark.parametrize("case", parameters(case for case in EVERY if case.fault))
+def test_a_planted_fault_is_seen(case: MeshCase) -> None:
+    trained = _result(case)["trained"]
+    assert differences(trained, case.recipe) != []
+    sound = expected(case.recipe).losses[0]
+    assert (abs(trained.losses[0] / sound - 1) < 1e-5) == (case.fault in QUIET)
 
 
 @pytest.mark.heavy

@@ -38,6 +38,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "cp": ("llama", {}, {"engine": "ddp", "cp": 2, "attention": "sdpa"}),
 }
 """The model, changes of its recipe, and a layout on two ranks."""
+HEAVY = frozenset({"bf16 states, selective", "compiled, selective", "compiled, full", "cp"})
 
 
 class _Gradients:
@@ -123,11 +124,16 @@ def _loaded(*, forgets: bool) -> list[str]:
     return reported if same else [*reported, "another step"]
 
 
-def _run_all(folder: str) -> dict[str, Any]:
+def _compared(names: list[str]) -> dict[str, Any]:
     results: dict[str, Any] = {}
-    for name in CASES:
+    for name in names:
         kept, cast = (_run(CASES[name], how) for how in ("kept", "cast"))
         results[name] = (_differences(kept, cast), kept[3], cast[3])
+    return results
+
+
+def _run_others(folder: str) -> dict[str, Any]:
+    results: dict[str, Any] = {}
     forgotten, cast = _run(CASES["eager"], "kept", forgets=True), _run(CASES["eager"], "cast")
     results["forgotten"] = (_differences(forgotten, cast), forgotten[3])
     kept, cast = (Layout(**_TWO, fp8_weights=how) for how in ("kept", "cast"))  # pyright: ignore[reportArgumentType]
@@ -138,31 +144,38 @@ def _run_all(folder: str) -> dict[str, Any]:
 
 
 @functools.cache
-def results() -> dict[str, Any]:
+def compared(*, heavy: bool) -> dict[str, Any]:
+    return run_group(_compared, [name for name in CASES if (name in HEAVY) is heavy], 2)
+
+
+@functools.cache
+def others() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
-        return run_group(_run_all, folder, 2)
+        return run_group(_run_others, folder, 2)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.heavy if name in HEAVY else ()) for name in CASES]
+)
 def test_kept_casts_have_the_bits_of_those_of_each_pass(name: str) -> None:
-    differences, of_kept, of_cast = results()[name]
+    differences, of_kept, of_cast = compared(heavy=name in HEAVY)[name]
     assert differences == []
     assert (of_kept, of_cast) == ([], [])
 
 
 def test_casts_that_are_not_renewed_after_a_step_are_seen() -> None:
-    differences, wrong = results()["forgotten"]
+    differences, wrong = others()["forgotten"]
     assert differences == ["losses and norms", "gradients", "weights"]
     assert wrong == ["fp8_weights in effect is kept from other weights, the layout or recipe asks for kept"]
 
 
 def test_a_resumed_training_has_the_losses_of_one_that_went_on() -> None:
-    curves = results()["resumed"]
+    curves = others()["resumed"]
     assert curves.continued == [curves.undisturbed] * 2
 
 
 def test_weights_that_are_loaded_are_cast_anew() -> None:
-    whole, forgotten = results()["loaded"]
+    whole, forgotten = others()["loaded"]
     assert whole == ["kept"]
     assert forgotten == ["kept from other weights", "another step"]
 

@@ -85,7 +85,7 @@ def _agrees_with_the_tracker(layouts: Sequence[Layout], **precision: Any) -> Non
         assert int(memory.binding_rank[0]) == (2 if fullest else 0), (layout.label, peaks)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_the_fullest_stage_of_a_mesh_is_predicted_within_five_percent_of_torchs_tracker() -> None:
     degrees = ({"cp": 2}, {"tp": 2, "pp": 2})
     _agrees_with_the_tracker([fsdp(**KERNELS, dp_shard=2, **degree) for degree in degrees])
@@ -107,7 +107,7 @@ def test_pipelines_under_ddp_are_predicted_within_five_percent_of_torchs_tracker
     _agrees_with_the_tracker(layouts, state_precision="bf16")
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_adapters_beside_a_frozen_model_are_predicted_within_five_percent_of_torchs_tracker() -> None:
     _agrees_with_the_tracker([fsdp(**KERNELS, dp_shard=2)], adapter="lora_16")
     _agrees_with_the_tracker([fsdp(**KERNELS, dp_shard=2)], adapter="qlora_16")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import itertools
 from typing import Any
 
 import pytest
@@ -149,9 +150,17 @@ def test_flash4_is_flex_attention_with_its_own_backend(position: Any, kind: Any,
     assert options == [backend]
 
 
-@pytest.mark.parametrize("checkpointing", ["none", "selective", "full"])
-@pytest.mark.parametrize("compile_", ["none", "block"])
-@pytest.mark.parametrize("name", ["bloom", "gpt2"])
+_COMPILED = {("bloom", "block", "selective"), ("gpt2", "block", "full")}
+"""Compiled blocks that run at every change; the compiler takes ten seconds for each."""
+
+
+@pytest.mark.parametrize(
+    ("name", "compile_", "checkpointing"),
+    [
+        pytest.param(*case, marks=pytest.mark.heavy if case[1] == "block" and case not in _COMPILED else ())
+        for case in itertools.product(("bloom", "gpt2"), ("none", "block"), ("none", "selective", "full"))
+    ],
+)
 def test_a_fused_feed_forward_block_gives_what_the_plain_one_gives(
     name: str, compile_: str, checkpointing: str
 ) -> None:

@@ -67,6 +67,7 @@ def test_the_big_libraries_import_from_the_root() -> None:
 
 
 @pytest.mark.ray
+@pytest.mark.heavy
 def test_the_big_libraries_import_in_a_ray_worker() -> None:
     # pytest's own folders are too long for Ray's sockets.
     with tempfile.TemporaryDirectory(prefix="r", dir="/tmp") as folder:

@@ -3,15 +3,17 @@
 import dataclasses
 import json
 import os
+import shlex
 import subprocess
 from pathlib import Path
 
 import pytest
 
+import platform.train.__main__ as train  # pyright takes `from platform import` for the standard module
 from platform.report.endings import next_trainings
 from platform.study.result.result import StudyResult
 from platform.study.study import Study, read
-from platform.train.training_session import is_plannable
+from platform.train.training_session import is_plannable, opened
 from tests.samples import CONDITIONS, header, measurement
 from trainers.records.journal import End, Measured
 from trainers.records.measurement import Measurement
@@ -49,14 +51,30 @@ def _sentences(study: Path, address: str | None = None) -> list[str]:
     return [training.sentence for training in trainings]
 
 
+def _command(study: Path) -> str:
+    """Returns the command that the end of the study's search prints."""
+    (sentence,) = _sentences(study)
+    assert sentence.startswith("Train it: python -m platform.train small --studies ")
+    assert sentence.endswith(" --tokens 640 (--data trains on token files of your own)")
+    return sentence.removeprefix("Train it: ").rpartition(" (--data")[0]
+
+
+def test_the_printed_command_plans_a_training_of_the_winner(tmp_path: Path) -> None:
+    study = _study(tmp_path / "studies of a (team)", WON)
+    _, _, _, *words = shlex.split(_command(study))
+    with opened(train.PARSER.read(words)) as training:
+        (phase,) = training.plan.phases
+        assert (training.plan.recipe, phase.end_tokens, training.is_complete) == (RECIPE, TOKENS, False)
+        assert (phase.layout, phase.batch) == (WON.layout, WON.batch)
+        assert training.folder.path.is_relative_to(study / "training")
+
+
+@pytest.mark.heavy
 @pytest.mark.ray
 @pytest.mark.mirror
 def test_the_printed_command_trains_the_winner(tmp_path: Path) -> None:
     study = _study(tmp_path / "studies of a (team)", WON)
-    (sentence,) = _sentences(study)
-    assert sentence.startswith("Train it: python -m platform.train small --studies ")
-    assert sentence.endswith(" --tokens 640 (--data trains on token files of your own)")
-    command = sentence.removeprefix("Train it: ").rpartition(" (--data")[0].replace("python", ".venv/bin/python", 1)
+    command = _command(study).replace("python", ".venv/bin/python", 1)
     environment = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db"}
     completed = subprocess.run(
         f"{command} --json", shell=True, cwd=ROOT, env=environment, capture_output=True, text=True, check=False

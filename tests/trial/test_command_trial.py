@@ -83,8 +83,7 @@ def test_a_script_that_fails_has_its_last_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("are_named", [False, True])
-def test_a_job_of_two_nodes_has_a_place_on_each(tmp_path: Path, are_named: bool) -> None:
+def test_a_job_of_two_nodes_has_a_place_on_each(tmp_path: Path) -> None:
     """Checks two of Ray's nodes on this machine: of any nodes, and of those that the job names."""
     (tmp_path / "train.py").touch()
     cluster = cluster_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
@@ -94,8 +93,9 @@ def test_a_job_of_two_nodes_has_a_place_on_each(tmp_path: Path, are_named: bool)
         ids = [node["NodeID"] for node in ray.nodes()]
         job = _job(tmp_path)
         two = dataclasses.replace(job.cluster, num_nodes=2, devices_per_node=1)
-        job = dataclasses.replace(job, cluster=two, nodes=tuple(ids) if are_named else ())
-        assert set(on_nodes(lambda _, nodes: nodes.addresses(), job)) == set(ids)
+        for named in ((), tuple(ids)):
+            job = dataclasses.replace(job, cluster=two, nodes=named)
+            assert set(on_nodes(lambda _, nodes: nodes.addresses(), job)) == set(ids), named
     finally:
         ray.shutdown()
         cluster.shutdown()

@@ -115,6 +115,7 @@ def _overheads_s(path: Path) -> list[float]:
 
 @pytest.mark.ray
 @pytest.mark.search
+@pytest.mark.heavy
 def test_the_largest_micro_batch_is_found_and_recorded(tmp_path: Path) -> None:
     """Checks what is measured of four sizes, in one trial of each layout, and that nothing of it is missing after."""
     (tmp_path / "loop.py").write_text(LOOP)

@@ -166,6 +166,7 @@ def test_torchrun_trains_without_ray_and_the_training_goes_on_and_is_exported(tm
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "model").num_parameters() == RECIPE.model.num_parameters
 
 
+@pytest.mark.heavy
 def test_torchrun_refuses_in_one_sentence_what_its_devices_cannot_run(tmp_path: Path):
     recipe = dataclasses.replace(RECIPE, compute_precision="bf16")
     target = write_layout(tmp_path / "layout.json", dataclasses.replace(DDP, loss="quack"), recipe=recipe)
@@ -198,6 +199,7 @@ def test_a_run_longer_than_the_training_is_refused(tmp_path: Path, capsys: pytes
     assert expected in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
+@pytest.mark.heavy
 def test_an_end_before_the_steps_that_were_asked_for_is_told(tmp_path: Path):
     target, out = write_layout(tmp_path / "layout.json", DDP), tmp_path / "out"
     argv = ["--to", "torchrun", "--tokens", str(2 * STEP - 1), "--device", "cpu", "--out", str(out)]
