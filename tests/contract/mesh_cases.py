@@ -3,12 +3,13 @@
 import dataclasses
 import itertools
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from tests.contract.cases import SEQ_LEN, recipe
+from tests.contract.covering import covering
 from trainers.spec.layout import Layout
 from trainers.spec.model import ModelSpec
 from trainers.spec.recipe import Recipe
@@ -94,6 +95,12 @@ class MeshCase:
         return ", ".join(filter(None, parts))
 
 
+def marked(cases: Sequence[MeshCase]) -> list[MeshCase]:
+    """Returns the cases, of which those that `covering` leaves out are heavy."""
+    chosen = zip(cases, covering(cases), strict=True)
+    return [dataclasses.replace(case, heavy=not is_often) for case, is_often in chosen]
+
+
 def parameters(cases: Iterable[MeshCase]) -> list[Any]:
     """Returns the cases as parameters of a test, with their names and marks."""
     return [pytest.param(case, id=case.name, marks=pytest.mark.heavy if case.heavy else ()) for case in cases]
@@ -153,7 +160,8 @@ def wide() -> list[MeshCase]:
         "gpt2": Layout(engine="ddp", pp=2, tp=2, cp=2, attention="sdpa"),
     }
     pipelines = (MeshCase(recipe=recipe(MODELS[name], "fp32"), layout=layout) for name, layout in layouts.items())
-    return [mesh_case for mesh_case in (*split, *pipelines) if mesh_case is not None]
+    built = [mesh_case for mesh_case in (*split, *pipelines) if mesh_case is not None]
+    return [dataclasses.replace(mesh_case, heavy=True) for mesh_case in built]
 
 
 def product() -> list[MeshCase]:
@@ -186,7 +194,11 @@ def compiled() -> list[MeshCase]:
         },
     )
     built = [case({**plain, **values, "compile": "block"}, world_size=2) for values in chosen]
-    return [mesh_case for mesh_case in built if mesh_case is not None]
+    return [
+        dataclasses.replace(mesh_case, heavy=place >= 2)
+        for place, mesh_case in enumerate(built)
+        if mesh_case is not None
+    ]
 
 
 def faulty() -> list[MeshCase]:

@@ -7,22 +7,35 @@ from typing import Any
 import pytest
 
 from tests.contract.cases import Case, cases
+from tests.contract.covering import covering
 from tests.contract.group import run_cases
 from tests.contract.reference import differences, reference
 
 pytestmark = pytest.mark.contract
 
 CASES = {world_size: cases(world_size) for world_size in (1, 2, 4)}
+HEAVY = {
+    world_size: [
+        not is_often and not case.recipe.powersgd_rank for case, is_often in zip(group, covering(group), strict=True)
+    ]
+    for world_size, group in CASES.items()
+}
 
 
 @functools.cache
-def results(world_size: int) -> list[dict[str, Any]]:
-    return run_cases(CASES[world_size], world_size)
+def results(world_size: int, *, heavy: bool) -> list[dict[str, Any]]:
+    chosen = zip(CASES[world_size], HEAVY[world_size], strict=True)
+    return run_cases([case for case, is_heavy in chosen if is_heavy is heavy], world_size)
 
 
 def _all(*, faulty: bool) -> list[Any]:
     return [
-        pytest.param(world_size, index, id=f"{world_size} ranks: {case.name}")
+        pytest.param(
+            world_size,
+            index,
+            id=f"{world_size} ranks: {case.name}",
+            marks=pytest.mark.heavy if HEAVY[world_size][index] else (),
+        )
         for world_size, group in CASES.items()
         for index, case in enumerate(group)
         if bool(case.fault) == faulty
@@ -30,7 +43,8 @@ def _all(*, faulty: bool) -> list[Any]:
 
 
 def _result(world_size: int, index: int) -> tuple[Case, dict[str, Any]]:
-    result = results(world_size)[index]
+    heavy = HEAVY[world_size]
+    result = results(world_size, heavy=heavy[index])[heavy[:index].count(heavy[index])]
     if "error" in result:
         pytest.fail(result["error"])
     return CASES[world_size][index], result

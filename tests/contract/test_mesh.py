@@ -16,6 +16,7 @@ from tests.contract.mesh_cases import (
     MeshCase,
     compiled,
     faulty,
+    marked,
     pairwise,
     product,
     wide,
@@ -26,13 +27,13 @@ from trainers.spec.recipe import Recipe
 
 pytestmark = pytest.mark.contract
 
-CASES = {PAIRS_SIZE: pairwise(), WORLD_SIZE: wide(), 2: [*compiled(), *faulty()]}
+CASES = {PAIRS_SIZE: marked(pairwise()), WORLD_SIZE: wide(), 2: [*compiled(), *faulty()]}
 """The cases of each number of ranks."""
 
 
 @functools.cache
-def results(world_size: int) -> list[dict[str, Any]]:
-    return run_group(run_all, CASES[world_size], world_size)
+def results(world_size: int, *, heavy: bool) -> list[dict[str, Any]]:
+    return run_group(run_all, [case for case in CASES[world_size] if case.heavy is heavy], world_size)
 
 
 @functools.cache
@@ -80,7 +81,7 @@ def differences(run: Trained, recipe: Recipe) -> list[str]:
 
 def _each(*world_sizes: int, choose: Callable[[MeshCase], bool] = lambda case: not case.fault) -> list[Any]:
     return [
-        pytest.param(world_size, index, id=case.name)
+        pytest.param(world_size, index, id=case.name, marks=pytest.mark.heavy if case.heavy else ())
         for world_size in world_sizes
         for index, case in enumerate(CASES[world_size])
         if choose(case)
@@ -88,10 +89,12 @@ def _each(*world_sizes: int, choose: Callable[[MeshCase], bool] = lambda case: n
 
 
 def _result(world_size: int, index: int) -> tuple[Recipe, dict[str, Any]]:
-    result = results(world_size)[index]
+    case = CASES[world_size][index]
+    place = sum(other.heavy is case.heavy for other in CASES[world_size][:index])
+    result = results(world_size, heavy=case.heavy)[place]
     if "error" in result:
         pytest.fail(result["error"])
-    return CASES[world_size][index].recipe, result
+    return case.recipe, result
 
 
 @pytest.mark.parametrize(("world_size", "index"), _each(PAIRS_SIZE, WORLD_SIZE))
@@ -135,7 +138,9 @@ def test_the_whole_product_of_degrees_and_checkpointing_trains_as_the_dense_mode
 
 def test_all_logits_are_seen_where_the_vocabulary_is_whole() -> None:
     undivided = [
-        index for index, case in enumerate(CASES[PAIRS_SIZE]) if case.layout.tp == 1 and case.layout.loss == "plain"
+        index
+        for index, case in enumerate(CASES[PAIRS_SIZE])
+        if case.layout.tp == 1 and case.layout.loss == "plain" and not case.heavy
     ]
     assert undivided and all(_result(PAIRS_SIZE, index)[1]["whole_logits"] for index in undivided)
 

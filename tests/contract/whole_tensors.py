@@ -17,7 +17,6 @@ from torch.distributed.tensor import DTensor, Shard
 
 from trainers.engines.deepspeed_library import safe_get_full_fp32_param
 from trainers.engines.settings import plain_name, state_dtype
-from trainers.mesh.tensor_parallel import Cut
 from trainers.spec.architectures import architecture_of
 
 Named = Iterator[tuple[str, torch.Tensor]]
@@ -35,7 +34,8 @@ class _Part:
     """The ranks that have the other shards, in the order of the rows."""
     experts: list[int]
     """The ranks that share the experts out, in their order."""
-    cut: Cut | None
+    cut: tuple[int, int] | None
+    """The dimension along which tensor parallelism divides the tensor, and the number of matrices stacked along it."""
     cuts: list[int]
     """The ranks that tensor parallelism divides the tensor over, in their order."""
 
@@ -89,7 +89,7 @@ def _whole(engine: Any, tensors: Named, holder: int) -> Named:
         if part.cut is None:
             yield name, uncut(name, holder) if len(part.experts) > 1 else unsharded(name, holder)
             continue
-        dim, stacked = part.cut.dim, part.cut.stacked
+        dim, stacked = part.cut
         stacks = zip(*(uncut(name, rank).chunk(stacked, dim) for rank in part.cuts), strict=True)
         yield name, torch.cat([torch.cat(stack, dim) for stack in stacks], dim)
 
@@ -108,7 +108,7 @@ def _part(engine: Any, name: str, tensor: torch.Tensor) -> _Part:
         dtype=tensor.dtype,
         shards=shards,
         experts=dist.get_process_group_ranks(engine._experts._group) if is_shared_out else [dist.get_rank()],
-        cut=cut,
+        cut=None if cut is None else (cut.dim, cut.stacked),
         cuts=[] if cut is None else dist.get_process_group_ranks(engine._tensor._group),
     )
 
