@@ -18,9 +18,11 @@ LOOK_S = 2.0
 class UsableNodes:
     """Addresses of present nodes by Ray id, in a stable order. Calls Ray."""
 
-    def __init__(self, handle: ClusterHandle, study: Path) -> None:
-        """Takes the cluster with which the search began, and the folder of its study."""
-        self._handle, self._study = handle, study
+    def __init__(self, handle: ClusterHandle, study: Path, *, host_gib: float = 0.0) -> None:
+        """Takes the cluster with which the search began, the folder of its study, and the host memory (GiB) that a node
+        needs for its layouts.
+        """
+        self._handle, self._study, self._host_gib = handle, study, host_gib
         self._address_of = {node.id: node.address for node in handle.nodes}
         self._answers: dict[str, tuple[Any, float]] = {}
         """By id of a node that joined: the pending answer, and when it was requested."""
@@ -97,6 +99,8 @@ class UsableNodes:
             cores = min(cores, handle.cpus_per_worker * handle.cluster.devices_per_node)
         if node.num_cpus < cores:
             return f"it has {node.num_cpus:g} cores, and needs {cores:g} to run the same trials as the others"
+        if (host_gib := float(node.facts["host_gib"])) < self._host_gib:
+            return f"it has {host_gib:.0f} GiB of host memory, and offload moments needs {self._host_gib:.0f}"
         try:
             preflight.check((*self._handle.nodes, node), self._study)
         except ClusterError as error:

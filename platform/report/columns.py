@@ -69,6 +69,11 @@ def _held_gib(row: MeasuredRow) -> float | None:
     return row.run.peak_device_gib if row.run.recipe.command else None
 
 
+def _host_gib(row: MeasuredRow) -> float | None:
+    """Returns the host memory of a rank's process where the layout keeps states there."""
+    return row.run.peak_host_gib if row.run.layout.holds_on_host else None
+
+
 _DECLARED: tuple[Column[MeasuredRow], ...] = (
     # What was run.
     Column(key="num_devices", title="{device}s", value=lambda row: row.run.num_devices, drop=4, point=True),
@@ -113,6 +118,8 @@ _DECLARED: tuple[Column[MeasuredRow], ...] = (
            note="GiB: most allocated, on the fullest device."),
     Column(key="peak_device_gib", title="GiB\nheld", value=_held_gib,
            note="GiB held: by the command's processes on the fullest GPU, or for each CPU worker."),
+    Column(key="peak_host_gib", title="GiB\nof host", value=_host_gib,
+           note="GiB of host: most resident in the process of a rank, where states are in host memory."),
     Column(key="head_room_gib", title="head-room\nGiB", value=lambda row: head_room_gib(row.run, row.header)),
     Column(key="fullest_rank", value=lambda row: row.run.memory_rank),
     Column(key="fullest_stage", value=lambda row: text.stages(row.run.memory_stages)),
@@ -145,7 +152,7 @@ TERMINAL = (
     *("num_devices", "engine", "sharding", "degrees", "compute_precision", "checkpointing", "options", "seq_len"),
     *("micro_batch", "grad_accum", "global_batch", "step_time_s", "tokens_per_s", "tokens_per_s_per_gpu"),
     *("spread_pct", "runs", "std_share", "model_tflops_per_gpu", "share_of_matmul_peak", "utilization_pct"),
-    *("peak_allocated_gib", "peak_device_gib", "fullest_stages", "days", "cost", "ended"),
+    *("peak_allocated_gib", "peak_device_gib", "peak_host_gib", "fullest_stages", "days", "cost", "ended"),
 )
 """Keys of the columns on a terminal."""
 CHOICES = (

@@ -140,6 +140,7 @@ _CELLS: dict[str, Callable[[MeasuredRow], Any]] = {
     "cap_gib": lambda row: row.run.cap_gib,
     "outcome": lambda row: row.run.outcome.value,
     "peak_reserved_gib": lambda row: row.run.peak_reserved_gib,
+    "peak_host_gib": lambda row: row.run.peak_host_gib,
     "layout_id": lambda row: row.run.layout.id,
     "compile_s": lambda row: row.run.compile_s,
     "adapter": lambda row: row.run.recipe.adapter if row.run.recipe.adapter_rank else None,
@@ -151,7 +152,8 @@ _NAMES = (
     "tp,pp,cp,dp,strategy,micro_batch,grad_accum,global_batch,activation_ckpt,precision,flash_attention,iter_time_s,"
     "tokens_per_s_per_gpu,tflops_per_gpu,mfu,hfu,peak_mem_gb,status,vp,ep,seq_parallel,derived,notes,recipe,engine,"
     "optimizer,state_precision,grad_sync,offload,attention,loss,compile,compression,cap_gib,outcome,peak_reserved_gib,"
-    "layout_id,compile_s,experts,top_k,shared_ffn,adapter,lora_targets,head_dim,window,window_layers,architecture"
+    "layout_id,compile_s,experts,top_k,shared_ffn,adapter,lora_targets,head_dim,window,window_layers,architecture,"
+    "peak_host_gib"
 )
 HEADER = tuple(dict.fromkeys((*_NAMES.split(","), *MODEL_PARALLEL)))
 """The columns in order. Published tables have those before `recipe`."""

@@ -48,6 +48,7 @@ METRICS = {
     "load_average": "load_average",
     "peak_reserved_gib": "peak_reserved_gib",
     "peak_device_gib": "peak_device_gib",
+    "peak_host_gib": "peak_host_gib",
     "peak_forward_backward_gib": "peak_forward_backward_gib",
     "peak_optimizer_gib": "peak_optimizer_gib",
     "first_micro_step_s": "first_micro_step_s",

@@ -28,7 +28,7 @@ def entry(number: int, *, cpus: float = 16.0, gpus: int = 0) -> Entry:
 def usable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[UsableNodes, list[Entry]]]:
     """Makes the nodes of a search that began on two such nodes, and the table, to which others may be added."""
 
-    def make(*, gpus: int = 0, cpus: float = 16.0) -> tuple[UsableNodes, list[Entry]]:
+    def make(*, gpus: int = 0, cpus: float = 16.0, host_gib: float = 0.0) -> tuple[UsableNodes, list[Entry]]:
         table = [entry(number, cpus=cpus, gpus=gpus) for number in (1, 2)]
         monkeypatch.setattr(ray, "nodes", lambda: table)
         monkeypatch.setattr(ray, "wait", lambda references, timeout: (references, []))
@@ -40,7 +40,7 @@ def usable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tup
             for row in table
         ]
         handle = handle_of(nodes, cpu_workers=8, driver_ip="10.0.0.1")
-        return UsableNodes(handle, tmp_path), table
+        return UsableNodes(handle, tmp_path, host_gib=host_gib), table
 
     return make
 
@@ -58,6 +58,12 @@ def usable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tup
             "it has 32 cores, and needs 64 to run the same trials as the others",
         ),
         ({"gpus": 8}, {"gpus": 4}, "it has 4 GPUs, the others 8"),
+        ({"host_gib": 1.0}, {}, ""),
+        (
+            {"host_gib": 1e6},
+            {},
+            f"it has {FACTS['host_gib']:.0f} GiB of host memory, and offload moments needs 1000000",
+        ),
     ],
 )
 def test_a_node_that_joins_is_used_or_a_sentence_says_why_not(

@@ -17,7 +17,7 @@ from trainers.records.job import Timing
 from trainers.records.measurement import Outcome
 from trainers.spec.batch import BatchPoint
 
-MEMORY = [{"reserved": 1.0, "outside": 0.0, "limit": 4.0}]
+MEMORY = [{"reserved": 1.0, "outside": 0.0, "limit": 4.0, "host": 2.0}]
 
 
 class Clock:

@@ -78,6 +78,8 @@ def test_its_speed_memory_and_losses_are_measured(watchdog: Watchdog) -> None:
     assert measured.tokens_per_s == pytest.approx(8 * 32 / measured.step_time_s)
     assert measured.measured_grad_accum == 4 and not measured.step_time_derived
     assert measured.peak_allocated_gib and measured.losses[0] == pytest.approx(math.log(512), rel=0.05)
+    resident_gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    assert measured.peak_host_gib == pytest.approx(resident_gib, rel=0.02)
     assert measured.model_tflops_per_gpu is None and measured.hardware_tflops_per_gpu is None, "of another model"
     assert measured.conditions is not None and measured.conditions.engine_lacks == LACKS
 

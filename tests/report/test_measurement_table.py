@@ -18,7 +18,7 @@ PUBLISHED = (
 OWN_COLUMNS = (
     "recipe,engine,optimizer,state_precision,grad_sync,offload,attention,loss,compile,compression,cap_gib,outcome,"
     "peak_reserved_gib,layout_id,compile_s,experts,top_k,shared_ffn,adapter,lora_targets,head_dim,window,window_layers"
-    ",architecture"
+    ",architecture,peak_host_gib"
 )
 DOC = Path(__file__).parents[2] / "docs" / "reference" / "columns.md"
 

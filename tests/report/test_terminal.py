@@ -220,6 +220,14 @@ def test_rows_that_ran_beside_other_processes_are_named() -> None:
     assert "Other processes" not in _render(measurement(others_gib=(0.0,)), width=160)
 
 
+def test_host_memory_has_a_column_where_states_are_there() -> None:
+    away = measurement(on=layout(offload="moments"), peak_host_gib=61.234)
+    lines = _render(away, measurement(peak_host_gib=9.876), width=220).splitlines()
+    assert any("of host" in line for line in lines)
+    assert any("61.2" in line for line in lines) and not any("9.88" in line or "9.9 " in line for line in lines)
+    assert "of host" not in _render(measurement(peak_host_gib=9.876), width=220)
+
+
 def test_the_fullest_stage_has_a_column_where_there_are_pipelines() -> None:
     pipeline = Layout(engine="ddp", pp=2, schedule="interleaved", virtual=2)
     split = measurement(on=pipeline, memory_rank=1, peak_allocated_gib=3.25, tokens_per_s=5000.0)

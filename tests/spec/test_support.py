@@ -26,7 +26,7 @@ from tests.spec.support_cases import (
     ZERO_1,
 )
 from trainers.spec.cluster import Cluster
-from trainers.spec.host_moments import moments_gib
+from trainers.spec.host_moments import HOST_SHARE, moments_gib, node_gib_needed
 from trainers.spec.layout import Layout
 from trainers.spec.model import ModelSpec
 from trainers.spec.placement import reaches_across_nodes
@@ -35,6 +35,15 @@ from trainers.spec.support import refusal
 
 def _host(share_gib: float) -> Cluster:
     return dataclasses.replace(GPUS, host_share_gib=share_gib)
+
+
+def test_a_node_needs_room_for_the_largest_moments_of_its_devices() -> None:
+    away = dataclasses.replace(LAYOUT, offload="moments")
+    assert node_gib_needed([(RECIPE, LAYOUT)], 8) == 0.0
+    needed_gib = node_gib_needed([(RECIPE, LAYOUT), (RECIPE, away)], 8)
+    assert needed_gib == pytest.approx(8 * moments_gib(RECIPE, away) / HOST_SHARE)
+    assert refusal(RECIPE, away, _host(needed_gib / 8 * 1.001)) is None
+    assert "do not fit in host memory" in (refusal(RECIPE, away, _host(needed_gib / 8 * 0.99)) or "")
 
 
 def test_what_runs_is_not_refused() -> None:

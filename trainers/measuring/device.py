@@ -291,6 +291,11 @@ class CpuMeter:
         return max(0, allocation.held_bytes - self._base_bytes) / GIB
 
 
+def peak_resident_gib() -> float:
+    """Returns the most host memory (GiB) that this process has had resident."""
+    return _status_bytes("VmHWM") / GIB
+
+
 def _status_bytes(field: str) -> int:
     match = re.search(rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
     return int(match[1]) * 1024 if match else 0

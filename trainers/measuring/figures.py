@@ -167,6 +167,7 @@ def memory_fields(memory: Sequence[Mapping[str, float]]) -> Any:
         "peak_allocated_gib": max(peaks["forward_backward"], peaks["optimizer"]),
         "peak_reserved_gib": max(rank_memory["reserved"] for rank_memory in memory),
         "peak_device_gib": max(rank_memory["reserved"] + rank_memory["outside"] for rank_memory in memory),
+        "peak_host_gib": max(rank_memory["host"] for rank_memory in memory),
         "peak_forward_backward_gib": peaks["forward_backward"],
         "peak_optimizer_gib": peaks["optimizer"],
         "memory_rank": worst,

@@ -10,6 +10,7 @@ from trainers.engines.stepper import HasModels, HasSettings, Stepper, marks_micr
 from trainers.host.failures import RungFailure
 from trainers.kernels.compiled import num_compilations
 from trainers.kernels.sdpa import kernel_of
+from trainers.measuring.device import peak_resident_gib
 from trainers.measuring.figures import Shorter, Timed, TimedWindow, device_fields, judge, memory_fields, speed_fields
 from trainers.measuring.host_load import host_fields
 from trainers.measuring.ladder import (
@@ -198,7 +199,8 @@ class Rung(StepRunner):
         are added.
         """
         c, job, batch = self._c, self._c.job, self._batch
-        memory = c.gather({**self._whole_peaks(accum), "outside": c.meter.outside_gib(), "limit": c.meter.limit_gib()})
+        of_rank = {"outside": c.meter.outside_gib(), "limit": c.meter.limit_gib(), "host": peak_resident_gib()}
+        memory = c.gather({**self._whole_peaks(accum), **of_rank})
         outcome, reason = judge(timed, self._losses, memory, job.timing.min_windows)
         is_recipe_s = isinstance(self._engine, HasModels)
         return job.measurement(

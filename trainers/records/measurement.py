@@ -146,6 +146,10 @@ class Measurement:
     peak_reserved_gib: float | None = None
     peak_device_gib: float | None = None
     """Device memory in use at the peak, including context and libraries."""
+    peak_host_gib: float | None = None
+    """Most host memory that a rank's process had resident since it began, libraries, page-locked states and, without
+    GPUs, tensors included; None for commands and in measurements that are older than this field.
+    """
     peak_forward_backward_gib: float | None = None
     peak_optimizer_gib: float | None = None
     """Allocated peaks by phase."""

@@ -43,6 +43,14 @@ def host_memory_refusal(recipe: Recipe, layout: Layout, cluster: Cluster) -> str
     )
 
 
+def node_gib_needed(points: Iterable[tuple[Recipe, Layout]], devices_per_node: int) -> float:
+    """Returns the GiB of host memory with which a node has room for the moments of all `points`; 0 if none has moments
+    there.
+    """
+    needed_gib = (moments_gib(recipe, layout) for recipe, layout in points if layout.offload == "moments")
+    return max(needed_gib, default=0.0) * devices_per_node / HOST_SHARE
+
+
 def host_memory_sentence(recipe: Recipe, layouts: Iterable[Layout]) -> str:
     """Returns a sentence on the host memory of those `layouts` that have moments there, where it is unknown whether a
     node has so much; empty if there are none.

@@ -43,6 +43,7 @@ from platform.train import safety
 from search_spaces.space import Space
 from trainers.records.journal import Resume, StudyCopy
 from trainers.records.measurement import Outcome
+from trainers.spec.host_moments import node_gib_needed
 from trainers.spec.support import not_installed
 
 _UNSAFE = 1
@@ -114,7 +115,8 @@ def search_together(
             preflight.check(handle.nodes, opening.study.path)
             opening = first_run.with_learned_length(opening, handle)
             openings.append((opening, _setup(opening, handle)))
-        usable = UsableNodes(handle, openings[0][0].options.studies)
+        needed_gib = max(_host_gib(setup) for _, setup in openings)
+        usable = UsableNodes(handle, openings[0][0].options.studies, host_gib=needed_gib)
         several = [
             _begin(opening, setup, handle, budget_of(opening.options, setup.space), others, began_s=began_s,
                    is_printed=is_printed, label=label, usable=usable)
@@ -170,7 +172,8 @@ def _begin(
     assert study is not None, "a dry run has no trials"
     uri = check_uri(os.environ.get("MLFLOW_TRACKING_URI") or default_uri(options.studies))
     _record_beginning(study, opening, setup, uri)
-    lanes = _lanes(options, setup, handle, usable or UsableNodes(handle, study.path), is_told=not label)
+    usable = usable or UsableNodes(handle, study.path, host_gib=_host_gib(setup))
+    lanes = _lanes(options, setup, handle, usable, is_told=not label)
     if not request.space.recipe.command and not finished.finished_reason(study, request):
         num_left = sum(bool(opening.history.missing(candidate)) for candidate in setup.plan.candidates)
         most = num_left if budget.max_trials is None else min(num_left, budget.max_trials)
@@ -311,6 +314,13 @@ def budget_of(options: SearchOptions, space: Space) -> Budget:
     if budget == Budget() and space.time_budget_s is not None:
         return Budget(time_s=space.time_budget_s, of_space=True)
     return budget
+
+
+def _host_gib(setup: StudySetup) -> float:
+    """Returns the host memory that a node needs for the moments of the study's layouts."""
+    candidates = setup.plan.candidates
+    points = ((candidate.recipe, candidate.layout) for candidate in candidates if candidate.recipe.has_model)
+    return node_gib_needed(points, setup.cluster.devices_per_node)
 
 
 def _lanes(
