@@ -33,7 +33,7 @@ def test_options_are_a_command_s_arguments() -> None:
         {"cluster": "8xH100", "top": 3},
         {"cluster": "8xH100", "gpus": [8, 4]},
         {"cluster": "2x8xH100", "sweep": "node-gbps=10,400"},
-        {"cluster": "8xA100-80GB", "min_nodes": True},
+        pytest.param({"cluster": "8xA100-80GB", "min_nodes": True}, marks=pytest.mark.heavy),
         {"cluster": "8xH100", "batch_rampup": "64,128"},
     ],
 )

@@ -47,7 +47,7 @@ with interruptible():
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("number", [2, 15])
+@pytest.mark.parametrize("number", [pytest.param(2, marks=pytest.mark.heavy), 15])
 def test_a_signal_leaves_nothing_of_its_ray_behind(number: int) -> None:
     """Checks one signal while Ray ends its processes, one while its leftovers are swept, and one after that."""
     driver = subprocess.run(

@@ -65,6 +65,7 @@ def _plant(folder: Path) -> str:
     return str(planted.parent)
 
 
+@pytest.mark.heavy
 def test_a_node_of_other_versions_is_refused(cluster: RayHosts) -> None:
     space, second = _two_layouts(cluster), cluster.hosts[1]
     cluster.start(1, environment={"PYTHONPATH": _plant(cluster.folder)})

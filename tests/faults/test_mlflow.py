@@ -53,6 +53,7 @@ def test_a_server_that_never_answers_delays_the_end_by_no_more_than_its_limit(st
         assert time.monotonic() - began < BUSY_S
 
 
+@pytest.mark.heavy
 def test_a_server_that_comes_late_and_stops_for_a_while_gets_everything_once(
     studies: Path, closed_port: int, serve: Serve, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -144,6 +144,7 @@ def test_grown_models_keep_the_width_of_a_head() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.heavy
 def test_a_model_of_narrow_heads_grows_on_by_its_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     narrow = {"model_type": "gpt2", "n_layer": 12, "n_embd": 64, "n_head": 64, "vocab_size": 256, "n_positions": 2048}
     path = tmp_path / "narrow.json"
