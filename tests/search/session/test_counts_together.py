@@ -33,7 +33,7 @@ def on_two_nodes(played: Played, monkeypatch: pytest.MonkeyPatch) -> Played:
         yield handle
 
     class AllNodes:
-        def __init__(self, *_: object) -> None: ...
+        def __init__(self, *_: object, **__: object) -> None: ...
         def __call__(self) -> Mapping[str, str]:
             return {node.id: node.address for node in handle.nodes}
 
