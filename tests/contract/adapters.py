@@ -50,36 +50,35 @@ def _case(
     targets: str = "all-linear",
     fault: str = "",
     adapter: Adapter = "lora_4",
-    heavy: bool = False,
     **changes: Any,
 ) -> MeshCase:
     chosen = dataclasses.replace(
         recipe(MODELS[name], precision),
         adapter=adapter, lora_targets=targets, lora_alpha=6.0, **changes,
     )  # fmt: skip
-    return MeshCase(recipe=chosen, layout=Layout(**layout), fault=fault, heavy=heavy)
+    return MeshCase(recipe=chosen, layout=Layout(**layout), fault=fault)
 
 
 CASES = (
     _case("llama", {**_DDP, "dp_replicate": 2}),
-    _case("gpt2", {**_DDP, "dp_replicate": 2, "loss": "chunked", "checkpointing": "full"}, heavy=True),
+    _case("gpt2", {**_DDP, "dp_replicate": 2, "loss": "chunked", "checkpointing": "full"}),
     _case("qwen3", {**_STAGE_3, "dp_shard": 2, "loss": "chunked", "checkpointing": "selective"}),
-    _case("bloom", {**_STAGE_2, "dp_shard": 2, "grad_sync": "every"}, heavy=True),
+    _case("bloom", {**_STAGE_2, "dp_shard": 2, "grad_sync": "every"}),
     _case("phi3", {**_STAGE_3, "dp_shard": 2, "checkpointing": "every_2"}, targets="qkv_proj+mlp.down_proj"),
     _case("qwen3", {**_STAGE_3, "dp_shard": 2, "compile": "block", "checkpointing": "full"}),
     _case("llama", {**_DDP, "tp": 2, "loss": "chunked"}),
     _case("llama", {**_STAGE_3, "dp_shard": 2, "loss": "chunked"}, trained_tokens="marked"),
-    _case("gpt2", {**_STAGE_3, "tp": 2}, heavy=True),
+    _case("gpt2", {**_STAGE_3, "tp": 2}),
     _case("qwen3", {**_STAGE_2, "cp": 2}),
     _case("qwen3_moe", {**_STAGE_3, "dp_shard": 2, "experts": "grouped"}, targets="q_proj+v_proj"),
-    _case("wide llama", {**_DDP, "dp_replicate": 2, "checkpointing": "selective"}, adapter="qlora_4", heavy=True),
-    _case("wide llama", {**_STAGE_3, "dp_shard": 2, "loss": "chunked"}, adapter="qlora_4", heavy=True),
+    _case("wide llama", {**_DDP, "dp_replicate": 2, "checkpointing": "selective"}, adapter="qlora_4"),
+    _case("wide llama", {**_STAGE_3, "dp_shard": 2, "loss": "chunked"}, adapter="qlora_4"),
     _case("wide llama", {**_STAGE_2, "cp": 2, "compile": "block"}, adapter="qlora_4"),
     _case("wide gpt2", {**_STAGE_3, "dp_shard": 2, "checkpointing": "full"}, targets="c_attn", adapter="qlora_4"),
 )
 IN_HALF = (
-    _case("llama", {**_DDP, "dp_replicate": 2}, "bf16", heavy=True),
-    _case("llama", {**_STAGE_3, "dp_shard": 2, "loss": "chunked"}, "bf16", heavy=True),
+    _case("llama", {**_DDP, "dp_replicate": 2}, "bf16"),
+    _case("llama", {**_STAGE_3, "dp_shard": 2, "loss": "chunked"}, "bf16"),
     _case("wide llama", {**_STAGE_3, "dp_shard": 2}, "bf16", adapter="qlora_4"),
 )
 ON_FOUR = (

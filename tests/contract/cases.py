@@ -60,6 +60,8 @@ class Case:
     fault: str = ""
     climbs: bool = False
     """Whether grad_accum changes between steps, as it does from rung to rung of a trial: `batch`, then 4, then 2."""
+    heavy: bool = False
+    """Whether it runs with `-m heavy` alone."""
 
     @property
     def steps(self) -> int:

@@ -18,23 +18,23 @@ _ROWS: Mapping[int, tuple[tuple[str, dict[str, Any]], ...]] = {
     2: (
         ("mixtral", {"dp_shard": 2}),
         ("qwen3_moe", {"dp_shard": 2, "zero_stage": 2, "checkpointing": "selective", "loss": "chunked"}),
-        ("olmoe", {"cp": 2, "checkpointing": "full", "heavy": True}),
-        ("qwen3_moe", {"dp_shard": 2, "compile": "block", "loss": "chunked", "heavy": True}),
-        ("mixtral", {"dp_shard": 2, "compile": "block", "checkpointing": "full", "zero_stage": 2, "heavy": True}),
+        ("olmoe", {"cp": 2, "checkpointing": "full"}),
+        ("qwen3_moe", {"dp_shard": 2, "compile": "block", "loss": "chunked"}),
+        ("mixtral", {"dp_shard": 2, "compile": "block", "checkpointing": "full", "zero_stage": 2}),
         ("olmoe", {"cp": 2, "compile": "block", "checkpointing": "full"}),
         ("gpt_oss", {"dp_shard": 2, "attention": "flex", "compile": "block", "checkpointing": "full"}),
     ),
     4: (
         ("qwen3_moe", {"dp_shard": 4, "checkpointing": "full", "prefetch": 1}),
         ("mixtral", {"dp_shard": 4, "ep": 4, "grad_sync": "every", "offload": "moments"}),
-        ("olmoe", {"dp_shard": 4, "ep": 4, "checkpointing": "selective", "loss": "chunked", "heavy": True}),
-        ("olmoe", {"dp_shard": 4, "zero_stage": 2, "checkpointing": "every_2", "heavy": True}),
+        ("olmoe", {"dp_shard": 4, "ep": 4, "checkpointing": "selective", "loss": "chunked"}),
+        ("olmoe", {"dp_shard": 4, "zero_stage": 2, "checkpointing": "every_2"}),
         ("mixtral", {"dp_shard": 2, "dp_replicate": 2, "grad_sync": "every"}),
-        ("qwen3_moe", {"dp_shard": 2, "cp": 2, "attention": "flex", "heavy": True}),
-        ("qwen3_moe", {"dp_shard": 2, "cp": 2, "ep": 4, "checkpointing": "full", "heavy": True}),
-        ("mixtral", {"dp_shard": 2, "pp": 2, "loss": "chunked", "heavy": True}),
+        ("qwen3_moe", {"dp_shard": 2, "cp": 2, "attention": "flex"}),
+        ("qwen3_moe", {"dp_shard": 2, "cp": 2, "ep": 4, "checkpointing": "full"}),
+        ("mixtral", {"dp_shard": 2, "pp": 2, "loss": "chunked"}),
         ("olmoe", {"dp_shard": 2, "pp": 2, "schedule": "interleaved", "virtual": 2, "checkpointing": "full"}),
-        ("mixtral", {"dp_shard": 4, "offload": "all", "heavy": True}),
+        ("mixtral", {"dp_shard": 4, "offload": "all"}),
         ("gpt_oss", {"dp_shard": 2, "cp": 2, "ep": 4, "attention": "flex", "checkpointing": "selective"}),
         ("gpt_oss", {"dp_shard": 2, "pp": 2, "attention": "eager", "loss": "chunked"}),
     ),
@@ -42,18 +42,18 @@ _ROWS: Mapping[int, tuple[tuple[str, dict[str, Any]], ...]] = {
 _DDP: Mapping[str, Any] = {"engine": "ddp", "zero_stage": 0, "ep": 1}
 _BALANCED: Mapping[int, tuple[tuple[str, BalanceLoss, dict[str, Any]], ...]] = {
     2: (
-        ("mixtral", "aux", {"dp_shard": 2, "compile": "block", "heavy": True}),
+        ("mixtral", "aux", {"dp_shard": 2, "compile": "block"}),
         ("olmoe", "aux", {"dp_shard": 2, "compile": "block", "checkpointing": "full", "micro_steps": 1}),
-        ("qwen3_moe", "bias", {"dp_shard": 2, "compile": "block", "checkpointing": "full", "heavy": True}),
+        ("qwen3_moe", "bias", {"dp_shard": 2, "compile": "block", "checkpointing": "full"}),
     ),
     4: (
-        ("qwen3_moe", "aux", {"dp_shard": 4, "checkpointing": "full", "grad_sync": "every", "heavy": True}),
-        ("mixtral", "aux", {**_DDP, "dp_replicate": 4, "checkpointing": "every_2", "heavy": True}),
+        ("qwen3_moe", "aux", {"dp_shard": 4, "checkpointing": "full", "grad_sync": "every"}),
+        ("mixtral", "aux", {**_DDP, "dp_replicate": 4, "checkpointing": "every_2"}),
         ("qwen3_moe", "aux", {**_DDP, "dp_replicate": 4, "micro_steps": 1}),
         ("olmoe", "aux", {"dp_shard": 2, "cp": 2, "ep": 4, "checkpointing": "selective"}),
         ("qwen3_moe", "bias", {"dp_shard": 2, "pp": 2, "loss": "chunked"}),
         ("gpt_oss", "bias", {**_DDP, "dp_replicate": 4, "attention": "eager", "experts": "loop"}),
-        ("olmoe", "bias", {"dp_shard": 2, "cp": 2, "checkpointing": "selective", "heavy": True}),
+        ("olmoe", "bias", {"dp_shard": 2, "cp": 2, "checkpointing": "selective"}),
     ),
 }
 """Recipes with a balance loss that must not depend on micro-batches, accumulation and ranks."""
@@ -76,15 +76,14 @@ def _case(
     balance_loss: BalanceLoss = "none",
 ) -> MeshCase:
     layout = {**layout}
-    micro_steps, heavy = layout.pop("micro_steps", 2), layout.pop("heavy", False)
+    micro_steps = layout.pop("micro_steps", 2)
     half, _, states = precision.partition(" ")
     chosen: Recipe = recipe(FAMILIES[name], half, states="bf16" if states else "fp32")
     if balance_loss != "none":  # so much that the second step's loss and the first one's gradients tell it
         chosen = dataclasses.replace(chosen, balance_loss=balance_loss, balance_rate=0.1)
     if layout.get("virtual", 1) > 1:  # a block or two for each stage
         chosen = dataclasses.replace(chosen, model=dataclasses.replace(chosen.model, num_layers=4))
-    layout = {**_SHARED, **layout}
-    return MeshCase(recipe=chosen, layout=Layout(**layout), fault=fault, micro_steps=micro_steps, heavy=heavy)
+    return MeshCase(recipe=chosen, layout=Layout(**{**_SHARED, **layout}), fault=fault, micro_steps=micro_steps)
 
 
 def cases(world_size: int) -> list[MeshCase]:

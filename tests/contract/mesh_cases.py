@@ -3,13 +3,10 @@
 import dataclasses
 import itertools
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import pytest
-
 from tests.contract.cases import SEQ_LEN, recipe
-from tests.contract.covering import covering
 from trainers.spec.layout import Layout
 from trainers.spec.model import ModelSpec
 from trainers.spec.recipe import Recipe
@@ -72,7 +69,7 @@ class MeshCase:
     micro_steps: int = 2
     """Largest number of micro-steps of a step per pipeline stage."""
     heavy: bool = False
-    """Whether it runs with `-m heavy` alone: what it shows, others show in another combination."""
+    """Whether it runs with `-m heavy` alone."""
 
     @property
     def name(self) -> str:
@@ -93,17 +90,6 @@ class MeshCase:
             self.fault,
         ]
         return ", ".join(filter(None, parts))
-
-
-def marked(cases: Sequence[MeshCase]) -> list[MeshCase]:
-    """Returns the cases, of which those that `covering` leaves out are heavy."""
-    chosen = zip(cases, covering(cases), strict=True)
-    return [dataclasses.replace(case, heavy=not is_often) for case, is_often in chosen]
-
-
-def parameters(cases: Iterable[MeshCase]) -> list[Any]:
-    """Returns the cases as parameters of a test, with their names and marks."""
-    return [pytest.param(case, id=case.name, marks=pytest.mark.heavy if case.heavy else ()) for case in cases]
 
 
 def case(values: Mapping[str, Any], world_size: int = WORLD_SIZE) -> MeshCase | None:

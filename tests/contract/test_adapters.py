@@ -1,48 +1,38 @@
 """Adapters have the gradients of merged weights in one process, on every engine and degree that has them."""
 
 import functools
-from typing import Any
 
 import pytest
 
-from tests.contract.adapters import CASES, FAULTS, IN_HALF, ON_FOUR, WORLD_SIZE, differences, merged, run
+from tests.contract.adapters import CASES, FAULTS, IN_HALF, ON_FOUR, differences, merged, run
+from tests.contract.covering import Groups, covering, parameters
 from tests.contract.group import run_group
-from tests.contract.mesh_cases import MeshCase, parameters
+from tests.contract.mesh_cases import MeshCase
 
 pytestmark = pytest.mark.contract
 
-EVERY = (*CASES, *IN_HALF, *FAULTS)
+EVERY = covering([*CASES, *IN_HALF, *FAULTS])
+GROUPS = Groups(functools.partial(run_group, run), EVERY)
+IN_FP32 = [case for case in EVERY if case.recipe.compute_precision == "fp32" and not case.fault]
 
 
-@functools.cache
-def results(*, heavy: bool) -> list[dict[str, Any]]:
-    return run_group(run, [case for case in EVERY if case.heavy is heavy], WORLD_SIZE)
-
-
-def _result(case: MeshCase) -> dict[str, Any]:
-    result = results(heavy=case.heavy)[[other for other in EVERY if other.heavy is case.heavy].index(case)]
-    if "error" in result:
-        pytest.fail(result["error"])
-    return result
-
-
-@pytest.mark.parametrize("case", parameters(CASES))
+@pytest.mark.parametrize("case", parameters(IN_FP32))
 def test_gradients_are_those_of_merged_weights(case: MeshCase) -> None:
-    result = _result(case)
+    result = GROUPS.result(case)
     assert differences(result["trained"], merged(case), tolerance=4e-6 if case.recipe.is_quantised else 2e-6) == []
     assert result["mismatches"] == []
 
 
-@pytest.mark.parametrize("case", parameters(IN_HALF))
+@pytest.mark.parametrize("case", parameters(case for case in EVERY if case.recipe.compute_precision == "bf16"))
 def test_gradients_over_a_bf16_model_are_close(case: MeshCase) -> None:
-    result = _result(case)
+    result = GROUPS.result(case)
     assert differences(result["trained"], merged(case), tolerance=5e-2) == []
     assert result["mismatches"] == []
 
 
-@pytest.mark.parametrize("case", parameters(FAULTS))
+@pytest.mark.parametrize("case", parameters(case for case in EVERY if case.fault))
 def test_a_planted_fault_is_seen(case: MeshCase) -> None:
-    assert differences(_result(case)["trained"], merged(case), tolerance=1e-5) != []
+    assert differences(GROUPS.result(case)["trained"], merged(case), tolerance=1e-5) != []
 
 
 @pytest.mark.heavy

@@ -10,11 +10,12 @@ import torch
 import torch.distributed as dist
 from transformers import AutoModelForCausalLM
 
+from tests.contract.covering import Groups, covering, parameters
 from tests.contract.expert_cases import cases, in_half, pairs_of_degrees
 from tests.contract.expert_faults import QUIET
 from tests.contract.family_cases import FAMILIES
 from tests.contract.group import run_group
-from tests.contract.mesh_cases import MeshCase, parameters
+from tests.contract.mesh_cases import MeshCase
 from tests.contract.mesh_group import run_all
 from tests.contract.test_mesh import differences, expected, wrong_in
 from trainers.kernels import experts
@@ -22,33 +23,20 @@ from trainers.models.model import config_of
 
 pytestmark = pytest.mark.contract
 
-CASES = {world_size: cases(world_size) for world_size in (2, 4)}
-EVERY = [case for chosen in CASES.values() for case in chosen]
+CASES = [case for world_size in (2, 4) for case in covering(cases(world_size))]
+GROUPS = Groups(functools.partial(run_group, run_all), CASES)
 
 
-@functools.cache
-def results(world_size: int, *, heavy: bool) -> list[dict[str, Any]]:
-    return run_group(run_all, [case for case in CASES[world_size] if case.heavy is heavy], world_size)
-
-
-def _result(case: MeshCase) -> dict[str, Any]:
-    size = case.layout.world_size
-    index = [other for other in CASES[size] if other.heavy is case.heavy].index(case)
-    result = results(size, heavy=case.heavy)[index]
-    assert "error" not in result, result["error"]
-    return result
-
-
-@pytest.mark.parametrize("case", parameters(case for case in EVERY if not case.fault))
+@pytest.mark.parametrize("case", parameters(case for case in CASES if not case.fault))
 def test_gradients_of_every_parameter_are_those_of_the_dense_model(case: MeshCase) -> None:
-    result = _result(case)
+    result = GROUPS.result(case)
     assert differences(result["trained"], case.recipe) == []
     assert result["mismatches"] == []
 
 
-@pytest.mark.parametrize("case", parameters(case for case in EVERY if case.fault))
+@pytest.mark.parametrize("case", parameters(case for case in CASES if case.fault))
 def test_a_planted_fault_is_seen(case: MeshCase) -> None:
-    trained = _result(case)["trained"]
+    trained = GROUPS.result(case)["trained"]
     assert differences(trained, case.recipe) != []
     sound = expected(case.recipe).losses[0]
     assert (abs(trained.losses[0] / sound - 1) < 1e-5) == (case.fault in QUIET)

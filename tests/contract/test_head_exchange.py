@@ -2,12 +2,13 @@
 
 import dataclasses
 import functools
-from typing import Any
 
 import pytest
 
+from tests.contract.covering import Groups, parameters
 from tests.contract.exchange_cases import product, quick
 from tests.contract.group import run_group
+from tests.contract.mesh_cases import MeshCase
 from tests.contract.mesh_group import run_all
 from tests.contract.test_mesh import differences, wrong_in
 from trainers.spec.layout import Layout
@@ -17,41 +18,20 @@ from trainers.spec.support import standing_refusal
 
 pytestmark = pytest.mark.contract
 
-CASES = {world_size: quick(world_size) for world_size in (2, 4)}
+CASES = [case for world_size in (2, 4) for case in quick(world_size)]
+GROUPS = Groups(functools.partial(run_group, run_all), CASES)
 
 
-@functools.cache
-def results(world_size: int) -> list[dict[str, Any]]:
-    return run_group(run_all, CASES[world_size], world_size)
-
-
-def _each(*, faulty: bool) -> list[Any]:
-    return [
-        pytest.param(world_size, index, id=case.name)
-        for world_size, cases in CASES.items()
-        for index, case in enumerate(cases)
-        if bool(case.fault) == faulty
-    ]
-
-
-def _result(world_size: int, index: int) -> tuple[Recipe, dict[str, Any]]:
-    result = results(world_size)[index]
-    if "error" in result:
-        pytest.fail(result["error"])
-    return CASES[world_size][index].recipe, result
-
-
-@pytest.mark.parametrize(("world_size", "index"), _each(faulty=False))
-def test_gradients_of_every_parameter_are_those_of_the_dense_model(world_size: int, index: int) -> None:
-    recipe, result = _result(world_size, index)
-    assert differences(result["trained"], recipe) == []
+@pytest.mark.parametrize("case", parameters(case for case in CASES if not case.fault))
+def test_gradients_of_every_parameter_are_those_of_the_dense_model(case: MeshCase) -> None:
+    result = GROUPS.result(case)
+    assert differences(result["trained"], case.recipe) == []
     assert result["mismatches"] == []
 
 
-@pytest.mark.parametrize(("world_size", "index"), _each(faulty=True))
-def test_a_planted_fault_is_seen(world_size: int, index: int) -> None:
-    recipe, result = _result(world_size, index)
-    assert differences(result["trained"], recipe) != []
+@pytest.mark.parametrize("case", parameters(case for case in CASES if case.fault))
+def test_a_planted_fault_is_seen(case: MeshCase) -> None:
+    assert differences(GROUPS.result(case)["trained"], case.recipe) != []
 
 
 @pytest.mark.heavy

@@ -39,6 +39,9 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 }
 """The model, changes of its recipe, and a layout on two ranks."""
 HEAVY = frozenset({"bf16 states, selective", "compiled, selective", "compiled, full", "cp"})
+"""Those that run with `-m heavy` alone: their states, checkpointing, compilation or degree stand apart in the others or
+in the contract of FP8.
+"""
 
 
 class _Gradients:

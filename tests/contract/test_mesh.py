@@ -2,21 +2,19 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
+from tests.contract.covering import Groups, covering, parameters
 from tests.contract.group import run_group
 from tests.contract.mesh_cases import (
     MODELS,
-    PAIRS_SIZE,
     WORLD_SIZE,
     MeshCase,
     compiled,
     faulty,
-    marked,
     pairwise,
     product,
     wide,
@@ -27,20 +25,17 @@ from trainers.spec.recipe import Recipe
 
 pytestmark = pytest.mark.contract
 
-CASES = {PAIRS_SIZE: marked(pairwise()), WORLD_SIZE: wide(), 2: [*compiled(), *faulty()]}
-"""The cases of each number of ranks."""
-
-
-@functools.cache
-def results(world_size: int, *, heavy: bool) -> list[dict[str, Any]]:
-    return run_group(run_all, [case for case in CASES[world_size] if case.heavy is heavy], world_size)
+PAIRS = covering(pairwise())
+ON_TWO = [*compiled(), *faulty()]
+WHOLE = [*PAIRS, *wide()]
+GROUPS = Groups(functools.partial(run_group, run_all), [*WHOLE, *ON_TWO])
 
 
 @functools.cache
 def expected(recipe: Recipe) -> Trained:
     """Returns the dense model's results, in fp32 except that weights and states are bf16 where the recipe's are."""
     model = dense_model(recipe)
-    return dense(MeshCase(recipe=recipe, layout=CASES[PAIRS_SIZE][0].layout), model, make_optimizer(model, recipe))
+    return dense(MeshCase(recipe=recipe, layout=PAIRS[0].layout), model, make_optimizer(model, recipe))
 
 
 def wrong_in(cases: list[MeshCase], world_size: int = WORLD_SIZE) -> dict[str, Any]:
@@ -79,41 +74,23 @@ def differences(run: Trained, recipe: Recipe) -> list[str]:
     return sentences
 
 
-def _each(*world_sizes: int, choose: Callable[[MeshCase], bool] = lambda case: not case.fault) -> list[Any]:
-    return [
-        pytest.param(world_size, index, id=case.name, marks=pytest.mark.heavy if case.heavy else ())
-        for world_size in world_sizes
-        for index, case in enumerate(CASES[world_size])
-        if choose(case)
-    ]
-
-
-def _result(world_size: int, index: int) -> tuple[Recipe, dict[str, Any]]:
-    case = CASES[world_size][index]
-    place = sum(other.heavy is case.heavy for other in CASES[world_size][:index])
-    result = results(world_size, heavy=case.heavy)[place]
-    if "error" in result:
-        pytest.fail(result["error"])
-    return case.recipe, result
-
-
-@pytest.mark.parametrize(("world_size", "index"), _each(PAIRS_SIZE, WORLD_SIZE))
-def test_gradients_of_every_parameter_are_those_of_the_dense_model(world_size: int, index: int) -> None:
-    recipe, result = _result(world_size, index)
-    assert differences(result["trained"], recipe) == []
+@pytest.mark.parametrize("case", parameters(WHOLE))
+def test_gradients_of_every_parameter_are_those_of_the_dense_model(case: MeshCase) -> None:
+    result = GROUPS.result(case)
+    assert differences(result["trained"], case.recipe) == []
     assert result["mismatches"] == []
 
 
-@pytest.mark.parametrize(("world_size", "index"), _each(2))
-def test_compiled_blocks_lose_no_gradient(world_size: int, index: int) -> None:
-    recipe, result = _result(world_size, index)
-    assert differences(result["trained"], recipe) == []
+@pytest.mark.parametrize("case", parameters(case for case in ON_TWO if not case.fault))
+def test_compiled_blocks_lose_no_gradient(case: MeshCase) -> None:
+    result = GROUPS.result(case)
+    assert differences(result["trained"], case.recipe) == []
     assert result["mismatches"] == []
 
 
-@pytest.mark.parametrize(("world_size", "index"), _each(PAIRS_SIZE, WORLD_SIZE, choose=lambda case: case.layout.tp > 1))
-def test_no_rank_holds_all_logits_where_the_vocabulary_is_cut(world_size: int, index: int) -> None:
-    assert not _result(world_size, index)[1]["whole_logits"]
+@pytest.mark.parametrize("case", parameters(case for case in WHOLE if case.layout.tp > 1))
+def test_no_rank_holds_all_logits_where_the_vocabulary_is_cut(case: MeshCase) -> None:
+    assert not GROUPS.result(case)["whole_logits"]
 
 
 @pytest.mark.heavy
@@ -137,15 +114,10 @@ def test_the_whole_product_of_degrees_and_checkpointing_trains_as_the_dense_mode
 
 
 def test_all_logits_are_seen_where_the_vocabulary_is_whole() -> None:
-    undivided = [
-        index
-        for index, case in enumerate(CASES[PAIRS_SIZE])
-        if case.layout.tp == 1 and case.layout.loss == "plain" and not case.heavy
-    ]
-    assert undivided and all(_result(PAIRS_SIZE, index)[1]["whole_logits"] for index in undivided)
+    undivided = [case for case in PAIRS if case.layout.tp == 1 and case.layout.loss == "plain" and not case.heavy]
+    assert undivided and all(GROUPS.result(case)["whole_logits"] for case in undivided)
 
 
-@pytest.mark.parametrize(("world_size", "index"), _each(2, choose=lambda case: bool(case.fault)))
-def test_a_planted_fault_is_seen(world_size: int, index: int) -> None:
-    recipe, result = _result(world_size, index)
-    assert differences(result["trained"], recipe) != []
+@pytest.mark.parametrize("case", parameters(case for case in ON_TWO if case.fault))
+def test_a_planted_fault_is_seen(case: MeshCase) -> None:
+    assert differences(GROUPS.result(case)["trained"], case.recipe) != []

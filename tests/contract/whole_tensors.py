@@ -73,7 +73,7 @@ def of_stages(engine: Any, tensors_of: Callable[[nn.Module], Named]) -> Named:
 def _whole(engine: Any, tensors: Named, holder: int) -> Named:
     """Yields whole tensors, put together of what rank `holder` and the ranks beside it have.
 
-    All parts are exchanged at once: a collective for each tensor took a third of the contract's time.
+    All parts are exchanged at once: a collective for each tensor would take longer than a small step.
     """
     ranks: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(ranks, {name: _part(engine, name, tensor) for name, tensor in tensors})
