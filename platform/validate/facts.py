@@ -195,18 +195,28 @@ def _node(row: Row, text: str) -> str:
     return ""
 
 
+@functools.cache
+def _in_names(architecture: str) -> str:
+    """Returns the pattern of an architecture in the names of its models."""
+    plain = architecture.removesuffix("_text").replace("_", "")
+    return "[-_.]?".join(plain) + r"(?!\.?\d*b)"
+
+
 def _architecture(model: str, *, has_experts: bool) -> str:
-    """Returns the longest name of an architecture in a model's name, of its variant with experts if the model has
-    some; "" without one. Models' names have no underscores.
+    """Returns the architecture with the longest name that the model's name (in small letters) contains, or its variant
+    with experts if the model has some; "" if it contains none.
+
+    Hyphens, underscores and dots do not count: gpt_oss is in gpt-oss-20b, ernie4_5 in ERNIE-4.5, and gemma3_text in
+    gemma-3. A number of billions is no part of a name: gpt2 is neither in GPT-2.7B nor in GPT-20B.
     """
     names = architectures.names()
-    found = max((name for name in names if name.replace("_", "") in model.replace("_", "")), key=len, default="")
+    found = max((name for name in names if re.search(_in_names(name), model)), key=len, default="")
     return f"{found}_moe" if has_experts and f"{found}_moe" in names else found
 
 
 def _facts(row: Row, text: str) -> dict[str, str]:
     """Returns the facts in a row and its prose by column; "" for facts that they do not state."""
-    precision, model = row.get("precision", "").lower(), row.get("model", "").lower().replace("-", "")
+    precision, has_experts = row.get("precision", "").lower(), row.get("experts", "") not in ("", "0", "1")
     facts = {
         "software": _software(row, text),
         **{name: _match(text, patterns) for name, patterns in _COLUMNS.items()},
@@ -217,7 +227,7 @@ def _facts(row: Row, text: str) -> dict[str, str]:
         "matmul_precision": _match(precision, _PRECISIONS),
         "float8_scaling": _match(f"{precision} {text}", _SCALINGS) if "fp8" in _match(precision, _PRECISIONS) else "",
         "gradient_precision": "fp32" if "fp32 grad" in precision or "mp mode default" in text else "",
-        "architecture": _architecture(model, has_experts=row.get("experts", "") not in ("", "0", "1")),
+        "architecture": _architecture(row.get("model", "").lower(), has_experts=has_experts),
     }
     if facts["node"] == "jean-zay-a100" and "bigscience" in text:
         # Its large runs hung without this setting (train/tr11-176B-ml/tr11-176B-ml.slurm: "do not remove").

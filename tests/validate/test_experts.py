@@ -90,6 +90,13 @@ def _columns(runs: list[PublishedRun]) -> Columns:
         ("Qwen2-57B-A14B", "64", "qwen2_moe"),
         ("OLMoE-1B-7B", "64", "olmoe"),
         ("Mixtral-8x7B", "8", "mixtral"),
+        ("ERNIE-4.5-0.3B", "", "ernie4_5"),
+        ("gemma-3-4b-pt", "", "gemma3_text"),
+        ("Qwen2.5-7B", "", "qwen2"),
+        ("GPT-2.7B", "", ""),
+        ("GPT-20B", "", ""),
+        ("GPT 22B", "", ""),
+        ("gpt2-xl", "", "gpt2"),
         ("a mixture", "8", ""),
     ],
 )
