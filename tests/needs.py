@@ -68,16 +68,16 @@ def family(architecture: str) -> None:
         installed = f"transformers=={transformers.__version__}"
         constraints = (Path(__file__).resolve().parents[1] / "constraints.txt").read_text().splitlines()
         assert installed not in constraints, f"{installed} has no {architecture}"
-        pytest.skip(f"{installed} has no {architecture}: that of constraints.txt has it")
+        pytest.skip(f"{installed} cannot build {architecture}, that of constraints.txt can: `make test` runs this test")
 
 
 def refused(needed: str, answer: str) -> NoReturn:
     """Skips the test: only privileged users may do `needed`, and the kernel's refusal was `answer`."""
-    pytest.skip(f"{needed} needs privileges: run this test as root on a host that grants them; refused here: {answer}")
+    pytest.skip(f"the kernel of this host refuses {needed} to this user, and nothing can stand in: {answer}")
 
 
 def _missing(installation: str) -> NoReturn:
     """Fails the test under CI, where everything can be installed; elsewhere skips it and names the `installation`."""
     if "CI" in os.environ:
         pytest.fail(f"under CI {installation}")
-    pytest.skip(f"to run this test, {installation}")
+    pytest.skip(f"{installation}; `.ci/run` installs it, and fails without it")
