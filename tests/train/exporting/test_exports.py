@@ -166,6 +166,13 @@ def test_torchrun_trains_without_ray_and_the_training_goes_on_and_is_exported(tm
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "model").num_parameters() == RECIPE.model.num_parameters
 
 
+def test_a_rank_that_refuses_ends_with_its_sentence_and_code(tmp_path: Path):
+    command = [sys.executable, "-m", "trainers.training.torchrun", str(tmp_path)]
+    completed = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert completed.returncode == 2 and "give the folder of a training" in completed.stderr
+    assert "Traceback" not in completed.stderr
+
+
 @pytest.mark.heavy
 def test_torchrun_refuses_in_one_sentence_what_its_devices_cannot_run(tmp_path: Path):
     recipe = dataclasses.replace(RECIPE, compute_precision="bf16")
